@@ -1,0 +1,17 @@
+// The one place that meets yaml-cpp: YAML text becomes JSON values, so that the rest of the program knows one tree type.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+
+namespace sluice::yaml {
+
+// Every document of a (possibly multi-document) YAML text, empty documents left out. Plain scalars become numbers,
+// booleans or null by YAML's core rules; quoted ones stay strings. Errors name line and column.
+// Bounds: 4 MiB of text, 64 levels of nesting; aliases are refused (a small file could expand without end).
+Result<std::vector<json::Value>> parse_documents(std::string_view text);
+
+}  // namespace sluice::yaml
