@@ -1,0 +1,70 @@
+// The four seams around the guest's objects: driver table, clock, wait/wake, process identity. The shipped library
+// fills them with the real driver, CLOCK_MONOTONIC, futexes and record locks; the accuracy harness fills them with the
+// simulated card's entry points, one injected clock, fibres and plain bookkeeping, many guests in one process.
+//
+// Freestanding: no libc, no C++ runtime. Interfaces have protected non-virtual destructors, so nothing needs delete.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice::guest {
+
+// Nanoseconds of CLOCK_MONOTONIC (shared by all processes of a node that are in no time namespace).
+class Clock {
+ public:
+  virtual uint64_t now_ns() = 0;
+
+ protected:
+  ~Clock() = default;
+};
+
+class Waiter {
+ public:
+  // FUTEX_WAIT (non-private) while *word == expected, at most timeout_ns. True when woken or changed, false at the
+  // timeout. May return early; callers re-check.
+  virtual bool wait(const volatile uint32_t* word, uint32_t expected, uint64_t timeout_ns) = 0;
+  virtual void wake(volatile uint32_t* word, uint32_t count) = 0;
+  // One round of a spin loop. Costs time in the harness too: a spin that never calls this would hang virtual time.
+  virtual void spin_pause() = 0;
+  virtual void sleep_ns(uint64_t duration_ns) = 0;
+  // Starts a thread that runs body(argument) and ends with it; false when none can be had.
+  virtual bool start_thread(void (*body)(void*), void* argument) = 0;
+
+ protected:
+  ~Waiter() = default;
+};
+
+class Identity {
+ public:
+  // The same for every copy of the library in one exec, different across exec and fork (AT_RANDOM mixed with the pid).
+  virtual uint64_t exec_token() = 0;
+  // True in a process forked from the one that was set up: everything must be claimed anew.
+  virtual bool forked() = 0;
+  // Record locks on the usage file's byte `offset`, owned by the process (not the thread). try_lock never blocks.
+  virtual bool try_lock(uint64_t offset) = 0;
+  virtual void unlock(uint64_t offset) = 0;
+  // True when another process holds the byte.
+  virtual bool held_by_other(uint64_t offset) = 0;
+
+ protected:
+  ~Identity() = default;
+};
+
+// Address of the real driver's function of this exported name, nullptr when it has none.
+class Driver {
+ public:
+  virtual void* symbol(const char* name) = 0;
+
+ protected:
+  ~Driver() = default;
+};
+
+struct Seams {
+  Driver* driver;
+  Clock* clock;
+  Waiter* waiter;
+  Identity* identity;
+};
+
+}  // namespace sluice::guest
