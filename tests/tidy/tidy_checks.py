@@ -69,7 +69,7 @@ def file_length(tree: Tree) -> list[str]:
 
 
 def opening_comment(tree: Tree) -> list[str]:
-    """Every source file says in its first lines what problem it solves; x.cc and x_test.cc may leave it to their x.h."""
+    """Every source file says in its first lines what problem it solves; x.cc may leave it to its x.h, tests to both."""
     findings, headers = [], {name for name in tree.files if name.endswith(".h")}
     for name in tree.code():
         lines = tree.text(name).splitlines()
@@ -78,7 +78,7 @@ def opening_comment(tree: Tree) -> list[str]:
         first = lines[0] if lines else ""
         openers = ("#", '"""') if name.endswith(".py") or not name.endswith(CODE) or name.endswith(".sh") else (
             "//", "/*", "#" if name.endswith(".S") else "//")
-        if re.sub(r"(_test)?\.cc$", ".h", name) in headers or name.endswith("_test.cc"):
+        if name.endswith("_test.cc") or (name.endswith(".cc") and name[:-3] + ".h" in headers):
             continue
         if not first.startswith(openers) or first.startswith("#include") or first.startswith("#pragma"):
             findings.append(f"{name}:1: opens without a comment; say what problem the file solves")
@@ -174,10 +174,11 @@ def stray_characters(tree: Tree) -> list[str]:
     return findings
 
 
-def pragma_once(tree: Tree) -> list[str]:
+def include_guard(tree: Tree) -> list[str]:
     """Headers guard themselves; X-macro tables are meant to be included many times and are called .inc."""
-    return [f"{name}:1: no '#pragma once'" for name in tree.files
-            if name.endswith(".h") and "#pragma once" not in tree.text(name)]
+    guard = re.compile(r"^#pragma once$|^#ifndef (\w+_H_)\n#define \1$", re.MULTILINE)
+    return [f"{name}:1: no include guard; write '#pragma once'" for name in tree.files
+            if name.endswith(".h") and not guard.search(tree.text(name))]
 
 
 def broken_links(tree: Tree) -> list[str]:
@@ -250,7 +251,7 @@ CHECKS = {
     "opening comment": opening_comment,
     "words": words,
     "stray characters": stray_characters,
-    "pragma once": pragma_once,
+    "include guard": include_guard,
     "broken links": broken_links,
     "formatting": formatting,
     "scripts": executable_scripts,

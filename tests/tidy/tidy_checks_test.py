@@ -38,7 +38,7 @@ class TidyChecks(unittest.TestCase):
         self.assertEqual(tidy_checks.file_length(self.tree(**{"src/core/a_test.cc": OPENING * 900})), [])
 
     def test_opening_comment(self):
-        self.one(tidy_checks.opening_comment, "src/core/a.h", "#pragma once\n", OPENING + "#pragma once\n")
+        self.one(tidy_checks.opening_comment, "src/core/z.h", "#pragma once\n", OPENING + "#pragma once\n")
         self.one(tidy_checks.opening_comment, "script/a", "#!/bin/sh\ntrue\n", "#!/bin/sh\n# Does it.\ntrue\n")
         self.one(tidy_checks.opening_comment, "tests/a.py", "import os\n", '"""Does it."""\n')
 
@@ -55,8 +55,8 @@ class TidyChecks(unittest.TestCase):
         self.one(tidy_checks.stray_characters, "src/core/c.cc", OPENING + "int a;", OPENING)
         self.one(tidy_checks.stray_characters, "script/x.sh", "# " + "x" * 200 + "\n", "# x\n")
 
-    def test_pragma_once(self):
-        self.one(tidy_checks.pragma_once, "src/core/a.h", OPENING, OPENING + "#pragma once\n")
+    def test_include_guard(self):
+        self.one(tidy_checks.include_guard, "src/core/a.h", OPENING, OPENING + "#pragma once\n")
 
     def test_include_graph(self):
         table = {"base": set(), "core": {"base"}, "guest": set()}
