@@ -91,7 +91,8 @@ def prototypes(table, source, prefix, include):
 
 
 def defaults(table, source, header, refusal):
-    out = [BANNER.format(source), f'#include "{header}"\n\n', "// The bodies of this file are replaced by those that do "
+    per_thread = '#include "sim/per_thread.h"\n' if any(row.get("stream", "-") != "-" for row in table) else ""
+    out = [BANNER.format(source), f'#include "{header}"\n{per_thread}\n', "// The bodies of this file are replaced by those that do "
            "something. Arguments are not looked at, so none are declared\n// where the types are not.\n",
            "#define WEAK __attribute__((weak))\nextern \"C\" {\n"]
     for row in table:
@@ -99,11 +100,24 @@ def defaults(table, source, header, refusal):
             out.append(f"WEAK {row['result']}sim_{row['name']}({row['params']}) {{ return nullptr; }}\n")
             continue
         params = row["params"] if row["typed"] else ""
+        if row.get("stream", "-") != "-" and row["typed"]:
+            out.append(per_thread_body(row))
+            continue
         if not row["typed"]:
             out.append(f"{row['result']} sim_{row['name']}();\n")
         out.append(f"WEAK {row['result']} sim_{row['name']}({params}) {{ return {refusal[1]}; }}\n")
     out.append("}  // extern \"C\"\n")
     return "".join(out)
+
+
+def per_thread_body(row):
+    """A _ptds or _ptsz form is the plain one with another meaning of the null stream."""
+    types = [t.strip() for t in row["params"].split(",")]
+    plain = row["name"].rsplit("_", 1)[0]
+    params = ", ".join(f"{t} a{i}" for i, t in enumerate(types))
+    arguments = ", ".join(f"a{i}" for i in range(len(types)))
+    return (f"WEAK CUresult sim_{row['name']}({params}) {{\n  sluice::sim::PerThreadScope scope;\n"
+            f"  return sim_{plain}({arguments});\n}}\n")
 
 
 def address_table(table, library):
