@@ -40,6 +40,8 @@ enum Policy : uint32_t {
 inline constexpr uint32_t kGateOpen = 1u << 0;   // this container holds the card's turn
 inline constexpr uint32_t kGateTurns = 1u << 1;  // turns are in force: without kGateOpen nothing is launched
 inline constexpr uint32_t kGateArmed = 1u << 2;  // named as next holder: the first launcher spins
+inline constexpr uint32_t kGateLent = 1u << 3;   // the turn is lent idle time: no credit is needed (burst)
+inline constexpr uint32_t kGateLong = 1u << 4;   // some container of the card runs units over 5 ms: no one-second budget
 inline constexpr uint32_t kGateTurnShift = 8;
 
 // Limit flags.
@@ -61,7 +63,7 @@ struct alignas(64) GrantCard {
   uint8_t reserved3[48];
 
   // Line 2: limits, changed while programs run.
-  alignas(64) std::atomic<uint64_t> memory_limit_bytes;
+  alignas(64) std::atomic<uint64_t> memory_limit_bytes;  // 0 = no limit: memory calls pass through, unaccounted
   std::atomic<uint32_t> core_permille;  // 1/1000 of a card; 0 = no cap. fair and preemptive shares are put here too
   std::atomic<uint32_t> policy;
   std::atomic<uint32_t> weight;
@@ -71,9 +73,11 @@ struct alignas(64) GrantCard {
 
   // Line 3: the agent's own measurements, for the view that programs get.
   alignas(64) std::atomic<uint64_t> used_bytes;          // what the card spends on the container, by NVML; 0 = not known
-  std::atomic<uint32_t> utilisation_permille;            // share of the card over the last second
+  std::atomic<uint32_t> utilisation_permille;            // share of the card over the last second; programs read it
+                                                         // while the heartbeat is fresh
   std::atomic<uint32_t> containers_active;               // containers that used the card within 100 ms
-  uint8_t reserved5[48];
+  std::atomic<uint64_t> heartbeat_ns;  // CLOCK_MONOTONIC, written at 10 Hz by the card's turn keeper; 0 = none yet
+  uint8_t reserved5[40];
 
   // What a process's slot is charged on top of its own figure (context overhead beyond the estimate, bytes of a dead
   // process that the card still holds). Only ever raises a charge. Index = slot.
@@ -90,7 +94,7 @@ struct alignas(64) GrantHeader {
   uint64_t grant_id;    // random, also in the usage page's header: the two belong together
   char container[96];   // name for people, NUL-terminated
 
-  alignas(64) std::atomic<uint64_t> heartbeat_ns;  // CLOCK_MONOTONIC, written at 10 Hz by the agent
+  alignas(64) std::atomic<uint64_t> heartbeat_ns;  // CLOCK_MONOTONIC, written at 10 Hz by the agent: it lives
   uint8_t reserved0[56];
 };
 
@@ -103,8 +107,8 @@ constexpr uint32_t grant_bytes(uint32_t card_count) {
   return static_cast<uint32_t>(sizeof(GrantHeader) + card_count * sizeof(GrantCard));
 }
 
-static_assert(sizeof(GrantHeader) == 256);
-static_assert(offsetof(GrantHeader, heartbeat_ns) == 192);
+static_assert(sizeof(GrantHeader) == 192);
+static_assert(offsetof(GrantHeader, heartbeat_ns) == 128);
 static_assert(offsetof(GrantCard, gate) == 64);
 static_assert(offsetof(GrantCard, turn_end_ns) == 72);
 static_assert(offsetof(GrantCard, memory_limit_bytes) == 128);
