@@ -44,16 +44,20 @@ class Identity {
   // Record locks on the usage file's byte `offset`, owned by the process (not the thread). try_lock never blocks.
   virtual bool try_lock(uint64_t offset) = 0;
   virtual void unlock(uint64_t offset) = 0;
-  // True when another process holds the byte.
-  virtual bool held_by_other(uint64_t offset) = 0;
+  // The process (as this one sees pids) that holds the byte, 0 when none does or only this one. -1: held by somebody
+  // whose pid cannot be seen from here.
+  virtual int owner_pid(uint64_t offset) = 0;
+  // This process's own pid.
+  virtual int own_pid() = 0;
 
  protected:
   ~Identity() = default;
 };
 
-// Address of the real driver's function of this exported name, nullptr when it has none.
 class Driver {
  public:
+  // Address of the real driver's function of this exported name, nullptr when it has none. cu* names come from
+  // libcuda, nvml* names from libnvidia-ml, each loaded at the first name asked of it.
   virtual void* symbol(const char* name) = 0;
 
  protected:

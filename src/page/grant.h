@@ -23,8 +23,8 @@ inline constexpr char kDriverDirectory[] = "/run/sluice/container/driver";
 inline constexpr uint64_t kGrantMagic = 0x31544e5247434c53;  // "SLCGRNT1" as little-endian bytes
 inline constexpr uint16_t kMajor = 1;
 inline constexpr uint16_t kMinor = 0;
-inline constexpr uint32_t kMaxCards = 16;        // cards per container
-inline constexpr uint32_t kMaxProcesses = 256;   // processes per container and card
+inline constexpr uint32_t kMaxCards = 16;       // cards per container
+inline constexpr uint32_t kMaxProcesses = 256;  // processes per container and card
 
 // Compute policies; the numbers are an interface (product.md).
 enum Policy : uint32_t {
@@ -41,7 +41,7 @@ inline constexpr uint32_t kGateOpen = 1u << 0;   // this container holds the car
 inline constexpr uint32_t kGateTurns = 1u << 1;  // turns are in force: without kGateOpen nothing is launched
 inline constexpr uint32_t kGateArmed = 1u << 2;  // named as next holder: the first launcher spins
 inline constexpr uint32_t kGateLent = 1u << 3;   // the turn is lent idle time: no credit is needed (burst)
-inline constexpr uint32_t kGateLong = 1u << 4;   // some container of the card runs units over 5 ms: no one-second budget
+inline constexpr uint32_t kGateLong = 1u << 4;  // some container of the card runs units over 5 ms: no one-second budget
 inline constexpr uint32_t kGateTurnShift = 8;
 
 // Limit flags.
@@ -49,10 +49,10 @@ inline constexpr uint32_t kFlagHighPriority = 1u << 0;
 
 struct alignas(64) GrantCard {
   // Line 0: fixed for the life of the grant.
-  uint8_t uuid[16];            // CUuuid bytes
-  uint32_t index;              // the card's index in NVML order on the node
+  uint8_t uuid[16];  // CUuuid bytes
+  uint32_t index;    // the card's index in NVML order on the node
   uint32_t reserved0;
-  uint64_t card_memory_bytes;  // NVML total of the card
+  uint64_t card_memory_bytes;       // NVML total of the card
   uint64_t context_estimate_bytes;  // what a first context is charged until NVML corrects it
   uint8_t reserved1[24];
 
@@ -72,10 +72,10 @@ struct alignas(64) GrantCard {
   uint8_t reserved4[36];
 
   // Line 3: the agent's own measurements, for the view that programs get.
-  alignas(64) std::atomic<uint64_t> used_bytes;          // what the card spends on the container, by NVML; 0 = not known
-  std::atomic<uint32_t> utilisation_permille;            // share of the card over the last second; programs read it
-                                                         // while the heartbeat is fresh
-  std::atomic<uint32_t> containers_active;               // containers that used the card within 100 ms
+  alignas(64) std::atomic<uint64_t> used_bytes;  // what the card spends on the container, by NVML; 0 = not known
+  std::atomic<uint32_t> utilisation_permille;    // share of the card over the last second; programs read it
+                                                 // while the heartbeat is fresh
+  std::atomic<uint32_t> containers_active;       // containers that used the card within 100 ms
   std::atomic<uint64_t> heartbeat_ns;  // CLOCK_MONOTONIC, written at 10 Hz by the card's turn keeper; 0 = none yet
   uint8_t reserved5[40];
 

@@ -3,9 +3,10 @@
 // Hostile input for the agent: it reads the file with pread (a mapping could be cut short under it) and uses its own
 // mapping only as the address of futex words. Whoever writes nonsense here harms the container's own caps, never a
 // neighbour's: what matters to others is taken from NVML and from the wall time of turns.
-// Per card: one account block (shared by the container's processes, compare-and-swap), and per process a compute slot, a
-// memory slot and a ring of settled busy intervals. The agent reads account and compute slots in one piece. A slot is owned through a POSIX record lock (F_SETLK) on the byte
-// slot_lock_byte(card, slot) of this file, which the kernel drops when the process ends, however it ends.
+// Per card: one account block (shared by the container's processes, compare-and-swap), and per process a compute slot,
+// a memory slot and a ring of settled busy intervals. The agent reads account and compute slots in one piece. A slot is
+// owned through a POSIX record lock (F_SETLK) on the byte slot_lock_byte(card, slot) of this file, which the kernel
+// drops when the process ends, however it ends.
 #pragma once
 
 #include <atomic>
@@ -28,31 +29,31 @@ enum SlotState : uint32_t {
 // them into sentences). Written by guests, so the agent treats other values as kRefusalNone.
 enum RefusalCode : uint32_t {
   kRefusalNone = 0,
-  kRefusalGrantMissing = 1,      // no file at kGrantPath
-  kRefusalGrantUnreadable = 2,   // it is there but cannot be opened or mapped
-  kRefusalGrantMagic = 3,        // not a grant page
-  kRefusalGrantVersion = 4,      // another major version
-  kRefusalGrantSize = 5,         // shorter than its header claims, or a card count out of range
-  kRefusalUsageMissing = 6,      // no file at kUsagePath
-  kRefusalUsageUnwritable = 7,   // it cannot be opened for writing or mapped
-  kRefusalUsageLayout = 8,       // magic, version or size do not fit the grant
-  kRefusalPagesApart = 9,        // the two pages carry different grant ids
-  kRefusalDriverMissing = 10,    // no library in kDriverDirectory that can be loaded
-  kRefusalDriverSymbols = 11,    // it loads, but lacks a function that the guest cannot do without
-  kRefusalSlotsFull = 12,        // kMaxProcesses processes hold this card already
-  kRefusalLocks = 13,            // record locks do not work on the usage file
+  kRefusalGrantMissing = 1,     // no file at kGrantPath
+  kRefusalGrantUnreadable = 2,  // it is there but cannot be opened or mapped
+  kRefusalGrantMagic = 3,       // not a grant page
+  kRefusalGrantVersion = 4,     // another major version
+  kRefusalGrantSize = 5,        // shorter than its header claims, or a card count out of range
+  kRefusalUsageMissing = 6,     // no file at kUsagePath
+  kRefusalUsageUnwritable = 7,  // it cannot be opened for writing or mapped
+  kRefusalUsageLayout = 8,      // magic, version or size do not fit the grant
+  kRefusalPagesApart = 9,       // the two pages carry different grant ids
+  kRefusalDriverMissing = 10,   // no library in kDriverDirectory that can be loaded
+  kRefusalDriverSymbols = 11,   // it loads, but lacks a function that the guest cannot do without
+  kRefusalSlotsFull = 12,       // kMaxProcesses processes hold this card already
+  kRefusalLocks = 13,           // record locks do not work on the usage file
   kRefusalLast = 13,
 };
 
 // One process on one card; its own stores only (the agent alone clears a dead slot that still holds bytes).
 struct alignas(64) Slot {
-  std::atomic<uint32_t> state;           // SlotState
-  std::atomic<uint32_t> contexts;        // contexts of the process on the card: 0 with bytes charged = torn down or dying
-  std::atomic<uint64_t> exec_token;      // Identity::exec_token: how two copies of the library find their slot
+  std::atomic<uint32_t> state;       // SlotState
+  std::atomic<uint32_t> contexts;    // contexts of the process on the card: 0 with bytes charged = torn down or dying
+  std::atomic<uint64_t> exec_token;  // Identity::exec_token: how two copies of the library find their slot
   std::atomic<uint64_t> reserved_bytes;  // allocations and overhead charged to this process
   std::atomic<uint64_t> busy_ns;         // settled busy time, sum over its own intervals
   std::atomic<uint64_t> launches;
-  std::atomic<uint64_t> throttled_ns;    // time its threads waited at the gate
+  std::atomic<uint64_t> throttled_ns;  // time its threads waited at the gate
   uint8_t reserved0[8];
 };
 
@@ -96,16 +97,16 @@ struct alignas(64) Account {
   // Line 0: credit of the container; governor/account.h gives the meaning. The first two words change together (one
   // 16-byte compare-and-swap).
   alignas(16) uint64_t credit[2];
-  std::atomic<uint32_t> hysteresis;     // 1: open, 0: closed; outside turns
-  std::atomic<uint32_t> slot_high;      // compute slots [0, slot_high) were claimed at some time
-  std::atomic<uint64_t> resume_ns;      // not before this time is the next unit admitted (credit, budget)
-  std::atomic<uint64_t> overdue_unit;   // overdue_ns of the unit in flight past which others were let through
+  std::atomic<uint32_t> hysteresis;       // 1: open, 0: closed; outside turns
+  std::atomic<uint32_t> slot_high;        // compute slots [0, slot_high) were claimed at some time
+  std::atomic<uint64_t> resume_ns;        // not before this time is the next unit admitted (credit, budget)
+  std::atomic<uint64_t> overdue_unit;     // overdue_ns of the unit in flight past which others were let through
   std::atomic<uint64_t> overdue_next_ns;  // when the next one may pass it
-  std::atomic<uint64_t> busy_total_ns;  // settled busy time of the container, ever
+  std::atomic<uint64_t> busy_total_ns;    // settled busy time of the container, ever
   uint8_t reserved0[8];
   // Line 1: the futex word towards the agent: counts changes of what the compute slots say.
   alignas(64) std::atomic<uint32_t> doorbell;
-  uint32_t overdue_passed;              // let through past `overdue_unit`
+  uint32_t overdue_passed;                // let through past `overdue_unit`
   std::atomic<uint64_t> longest_unit_us;  // of the last seconds, over the container's processes
   uint8_t reserved3[48];
   // Line 2, 3: why programs were refused (codes for doctor), and counters.
@@ -156,8 +157,12 @@ constexpr uint32_t usage_bytes(uint32_t card_count) {
 // Record-lock bytes lie beyond the file's end: locking a byte does not need it to exist. One mutex byte per card
 // (the ledger's), then one per slot.
 inline constexpr uint64_t kLockBase = 1ull << 40;
-constexpr uint64_t ledger_lock_byte(uint32_t card) { return kLockBase + card * (kMaxProcesses + 1ull); }
-constexpr uint64_t slot_lock_byte(uint32_t card, uint32_t slot) { return ledger_lock_byte(card) + 1 + slot; }
+constexpr uint64_t ledger_lock_byte(uint32_t card) {
+  return kLockBase + card * (kMaxProcesses + 1ull);
+}
+constexpr uint64_t slot_lock_byte(uint32_t card, uint32_t slot) {
+  return ledger_lock_byte(card) + 1 + slot;
+}
 
 static_assert(sizeof(Slot) == 64);
 static_assert(sizeof(Account) == 256);

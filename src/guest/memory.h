@@ -1,0 +1,108 @@
+// What this process has of each card's memory, as far as the driver's calls tell: the guest's private book. The shared
+// ledger (ledger.h) holds only the sum of it per process and card; the book says what each free gives back.
+//
+// Every allocating hook does the same three steps: reserve the most it can cost, call the driver, correct the
+// reservation to what it did cost. Freeing: the driver first, then the ledger, so that at any kill the ledger holds at
+// least what the card does. Cards whose grant sets no memory limit are not booked at all: their calls pass through.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "abi/cuda.h"
+#include "guest/map.h"
+#include "guest/spin.h"
+#include "page/grant.h"
+
+namespace sluice::guest {
+
+struct Guest;
+
+// The driver gives out memory in blocks of 2 MiB; smaller requests share a block.
+inline constexpr uint64_t kBlockBytes = 2ull << 20;
+constexpr uint64_t round_up(uint64_t value, uint64_t granule) {
+  return (value + granule - 1) / granule * granule;
+}
+
+struct Allocation {
+  uint64_t bytes;  // charged
+  uint32_t card;
+  uint32_t small_block;  // 1: lives in shared blocks, counted there, bytes = requested
+};
+
+// Physical memory of the virtual memory calls: charged until its handles and its mappings are all gone.
+struct Physical {
+  uint64_t bytes;
+  uint32_t card;
+  uint32_t handles;
+  uint32_t mappings;
+};
+
+struct Mapping {
+  Physical* physical;
+  uint64_t bytes;
+};
+
+// A pool's cached and used memory as last read and charged.
+struct PoolCharge {
+  uint64_t charged_bytes;
+  uint32_t card;
+};
+
+struct Context {
+  uint32_t card;
+  uint64_t estimate_bytes;  // charged when it was made
+  uint64_t limits_bytes;    // charged for stack, heap and printf limits above the context's own defaults
+  uint64_t default_limits[3];
+};
+
+struct Primary {
+  uint32_t retains;
+  uint64_t estimate_bytes;
+  CUcontext context;
+};
+
+struct GraphExec {
+  uint64_t bytes;  // most that its allocation nodes can need
+  uint32_t card;
+};
+
+// Per card, private.
+struct CardMemory {
+  std::atomic<uint64_t> tracked_bytes;   // charged for allocations, pools, graphs and limits
+  std::atomic<uint64_t> managed_bytes;   // part of it that the driver does not attribute to the process
+  std::atomic<uint64_t> overhead_bytes;  // charged for contexts and code
+  std::atomic<uint32_t> contexts;
+  std::atomic<uint32_t> operations;       // calls to the driver that change memory, in progress
+  std::atomic<uint64_t> operations_done;  // and finished, ever
+  std::atomic<uint32_t> overhead_stale;   // code was loaded or unloaded since the last measurement
+  std::atomic<uint32_t> overhead_known;   // measured at least once since the number of contexts last fell
+  std::atomic<uint64_t> measured_at_ns;
+  uint64_t graph_charged_bytes;  // of CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
+  Primary primary;
+};
+
+struct Memory {
+  SpinLock lock;  // the maps below and the fields of CardMemory that are not atomic
+  CardMemory cards[page::kMaxCards];
+  HashMap<Allocation> allocations;  // by device address
+  HashMap<uint32_t> small_blocks;   // live small allocations by address / kBlockBytes
+  HashMap<Allocation> arrays;       // by handle, arrays and mipmapped arrays
+  HashMap<Physical*> physical;      // by allocation handle
+  HashMap<Mapping> mappings;        // by mapped address, and by a hash of an array's mapped part
+  HashMap<PoolCharge> pools;        // by pool handle
+  HashMap<Context> contexts;        // by context handle; primary contexts are in CardMemory
+  HashMap<GraphExec> graph_execs;   // by handle, only those with allocation nodes
+  ::sluice::guest::Pool<Physical> physical_pool;
+  SpinLock measure_lock;             // one measurement at a time; try_lock only
+  std::atomic<uint32_t> nvml_state;  // 0 untried, 1 usable, 2 not
+};
+
+// For the compute part's graph hooks. A graph with allocation nodes takes its memory at its first launch, and again at
+// any launch after a trim. begin: CUDA_ERROR_OUT_OF_MEMORY when that does not fit; else call end after the launch,
+// whatever its result. Both return at once for graphs without such nodes.
+CUresult memory_before_graph_launch(Guest* guest, CUgraphExec exec);
+void memory_after_graph_launch(Guest* guest, CUgraphExec exec);
+void memory_graph_exec_destroyed(Guest* guest, CUgraphExec exec);
+
+}  // namespace sluice::guest
