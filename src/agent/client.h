@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/protocol.h"
+#include "agent/run_directory.h"
 #include "base/files.h"
 #include "base/result.h"
 
@@ -16,10 +17,10 @@ namespace sluice::agent {
 struct ConnectOptions {
   // Empty: SLUICE_RUN_DIR, else the root agent's /run/sluice when it answers, else this user's own directory.
   std::string run_directory;
-  bool start = false;            // start an agent when none answers
-  std::string agent_program;     // empty: SLUICE_AGENT, `sluice-agent` beside this program, then in PATH
+  bool start = false;                        // start an agent when none answers
+  std::string agent_program;                 // empty: SLUICE_AGENT, `sluice-agent` beside this program, then in PATH
   std::vector<std::string> agent_arguments;  // beyond --run-dir
-  int timeout_ms = 10000;        // for connecting and for each call
+  int timeout_ms = 10000;                    // for connecting and for each call
 };
 
 class Client {
@@ -42,7 +43,8 @@ class Client {
   Result<void> set_policy(const SetPolicyRequest& request);
   // Calls back with each snapshot, every interval_ms (100..60000), until the callback returns false or the agent goes.
   Result<void> watch(int64_t interval_ms, const std::function<bool(const ListAnswer&)>& snapshot);
-  // Ends the agent. Running programs keep their caps; grants stay on disk for the next agent. uid 0 or the agent's user.
+  // Ends the agent. Running programs keep their caps; grants stay on disk for the next agent. uid 0 or the agent's
+  // user.
   Result<void> shutdown();
 
  private:
@@ -59,10 +61,5 @@ class Client {
   int64_t next_id_ = 1;
   int timeout_ms_ = 10000;
 };
-
-// Where agents live (the run directory of the root agent, of this user's own), for `doctor` and for messages.
-std::string root_run_directory();
-// $XDG_RUNTIME_DIR/sluice, else /tmp/sluice-UID.
-std::string user_run_directory();
 
 }  // namespace sluice::agent
