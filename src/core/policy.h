@@ -7,14 +7,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "base/result.h"
-#include "core/node.h"
-#include "core/request.h"
 
 namespace sluice::core {
 
@@ -33,19 +28,5 @@ struct Policy {
   // What memory counts against compute in binpack and spread, 0..1; compute counts the rest.
   double memory_weight = 0.5;
 };
-
-// A node's answer to a request that fits.
-struct Scored {
-  int64_t score = 0;
-  std::vector<int32_t> positions;  // in node.cards, ascending, request.cards of them
-};
-
-// Score and cards of a node that fits (core/feasible.h says so). kDefault and kFragmentation need a workload and are
-// scored by core/scorer.h; here, without one, they are binpack.
-Scored score(const Node& node, const Request& request, const Policy& policy);
-
-// The cards of `candidates` that binpack (least free) or spread (most free) takes, lowest position on a tie; ascending.
-std::vector<int32_t> choose_cards(const Node& node, const Request& request, std::vector<int32_t> candidates,
-                                  CardOrder order, double memory_weight);
 
 }  // namespace sluice::core

@@ -1,0 +1,75 @@
+#include "core/view.h"
+
+#include <algorithm>
+
+namespace sluice::core {
+
+uint8_t ModelTable::intern(const std::string& model) {
+  auto known = std::find(models_.begin(), models_.end(), model);
+  if (known != models_.end()) return static_cast<uint8_t>(known - models_.begin());
+  if (models_.size() == kMaxModels) return kMaxModels - 1;
+  models_.push_back(model);
+  return static_cast<uint8_t>(models_.size() - 1);
+}
+
+NodeView make_view(const Node& node, ModelTable& models) {
+  NodeView view;
+  view.mode = node.mode;
+  view.mixed = node.mixed;
+  view.memory_only = node.mode == NodeMode::kMemory || node.mode == NodeMode::kShare;
+  view.card_order = node.card_order;
+  view.card_count = static_cast<int32_t>(std::min<size_t>(node.cards.size(), kMaxCardsPerNode));
+  view.free_cpu_milli = node.free_cpu_milli;
+  view.free_memory_mib = node.free_memory_mib;
+  view.cpu_milli = node.cpu_milli;
+  for (int32_t i = 0; i < view.card_count; ++i) {
+    const Card& card = node.cards[static_cast<size_t>(i)];
+    CardFree free = card_free(node, card);
+    CardView& to = view.cards[static_cast<size_t>(i)];
+    to.units = static_cast<int32_t>(free.units);
+    to.total_units = static_cast<int32_t>(card.units);
+    to.core_milli = free.core_milli;
+    to.model = models.intern(card.model);
+    to.open = free.open && card.units > 0;
+    to.empty = free.empty;
+    to.value = card_value(card.free_units, card.units, card.free_core_milli, view.memory_only);
+    view.free_value += to.value;
+  }
+  return view;
+}
+
+Shape make_shape(const Request& request, ModelTable& models) {
+  Shape shape;
+  shape.kind = request.kind;
+  shape.cards = request.cards;
+  shape.units = static_cast<int32_t>(request.units);
+  shape.core_milli = request.core_milli;
+  shape.cpu_milli = request.cpu_milli;
+  shape.memory_mib = request.memory_mib;
+  if (!request.models.empty()) {
+    shape.models = 0;
+    for (const std::string& model : request.models) shape.models |= uint64_t{1} << models.intern(model);
+  }
+  for (const auto& [model, units] : request.units_by_model) {
+    size_t id = models.intern(model);
+    if (shape.units_by_model.size() <= id) shape.units_by_model.resize(id + 1, -1);
+    shape.units_by_model[id] = static_cast<int32_t>(units);
+  }
+  return shape;
+}
+
+std::optional<uint32_t> fitting_mask(const NodeView& node, const Shape& shape) {
+  if (shape.cpu_milli > node.free_cpu_milli || shape.memory_mib > node.free_memory_mib) return std::nullopt;
+  if (shape.cards == 0) return 0u;
+  if (shape.cards > node.card_count || !mode_serves(node.mode, node.mixed, shape.kind)) return std::nullopt;
+  uint32_t mask = 0;
+  for (int32_t i = 0; i < node.card_count; ++i) {
+    const CardView& card = node.cards[static_cast<size_t>(i)];
+    if ((shape.models >> card.model & 1) == 0) continue;
+    if (card_fits({card.units, card.core_milli, card.open, card.empty}, shape.need(card))) mask |= 1u << i;
+  }
+  if (std::popcount(mask) < shape.cards) return std::nullopt;
+  return mask;
+}
+
+}  // namespace sluice::core
