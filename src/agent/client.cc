@@ -73,7 +73,10 @@ Result<Client> Client::connect(const ConnectOptions& options) {
     const ErrorCode code = client.error().code;
     if (code != ErrorCode::kNotFound && code != ErrorCode::kUnavailable) return client;
     if (!options.start && code == ErrorCode::kNotFound) return no_agent(directory);
-    if (Clock::now() >= deadline) return code == ErrorCode::kNotFound ? Result<Client>(no_agent(directory)) : client;
+    if (Clock::now() >= deadline) {
+      if (code == ErrorCode::kNotFound) return no_agent(directory);
+      return client;
+    }
     if (!options.start || code == ErrorCode::kUnavailable) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));  // leaving: its socket goes in a moment
       continue;
