@@ -42,6 +42,8 @@ inline constexpr uint32_t kGateTurns = 1u << 1;  // turns are in force: without 
 inline constexpr uint32_t kGateArmed = 1u << 2;  // named as next holder: the first launcher spins
 inline constexpr uint32_t kGateLent = 1u << 3;   // the turn is lent idle time: no credit is needed (burst)
 inline constexpr uint32_t kGateLong = 1u << 4;  // some container of the card runs units over 5 ms: no one-second budget
+inline constexpr uint32_t kGateWatch =
+    1u << 5;  // somebody else is on the card: report work in the compute slot, capped or not
 inline constexpr uint32_t kGateTurnShift = 8;
 
 // Limit flags.

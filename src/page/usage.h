@@ -79,8 +79,8 @@ struct alignas(64) ComputeSlot {
   std::atomic<uint64_t> predicted_drain_ns;  // CLOCK_MONOTONIC; when what is in flight should end
   std::atomic<uint64_t> overdue_ns;          // when the oldest unit in flight is overdue; kIdle: nothing in flight
   std::atomic<uint64_t> interval_head;       // intervals ever written to the slot's ring
-  std::atomic<uint32_t> turn_seen;           // last gate word that the process acted on
-  uint32_t reserved0;
+  std::atomic<uint32_t> turn_seen;           // gate word under which `blocked` was found
+  std::atomic<uint32_t> attached;            // 1: the process has a context on the card
 };
 inline constexpr uint64_t kIdle = ~0ull;
 inline constexpr uint32_t kDirtyMask = 0xffff;

@@ -1,0 +1,149 @@
+// The arbiter of one card: who may use it now. Pure: step(now, what each container reports) -> gate words and the time
+// of the next step.
+//
+// Containers that share a card by independent gates lose quota to each other's time slices (30+50 gives 21+40), so as
+// soon as two of them use the card and somebody has a share, they take turns: one holds the card, and the next begins
+// when the holder has drained. The order is start-time fair queueing on wall time / weight: every container has a tag,
+// the eligible one with the smallest start tag is next, and tags may lag the virtual time by a bounded amount, so that
+// a container that was kept waiting by a long kernel catches up, but one that slept does not hoard. The exactness of a
+// share does not come from here but from the credit that each container keeps against its own measured busy time: a
+// container without credit is not eligible. What the order decides is who bears the losses of hand-overs, in
+// proportion.
+//
+// All six policies and the high priority are eligibility and weight rules of this one machine (shares_of, class_of).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace sluice::core {
+
+// Numbers as in page::Policy.
+enum class ComputePolicy : uint32_t { kFair = 0, kPreemptive = 1, kWeighted = 2, kFixed = 3, kBurst = 4, kNative = 5 };
+
+// What was asked for a container.
+struct ShareRequest {
+  uint32_t core_permille = 0;  // 1/1000 of the card; 0 = no cap
+  uint32_t weight = 1;
+  bool high_priority = false;
+};
+
+// Ceilings in 1/1000 of the card that the policy makes of the requests, 0 = none; same order. fair: 1/max_containers;
+// preemptive: 1/N; weighted: by weight; fixed and burst: as asked; native: none.
+std::vector<uint32_t> shares_of(ComputePolicy policy, uint32_t max_containers, std::span<const ShareRequest> requests);
+
+struct ArbiterSettings {
+  uint64_t turn_ns = 6'000'000;
+  uint64_t arm_ahead_ns = 200'000;   // the next holder is named this long before the predicted drain
+  uint64_t idle_end_ns = 50'000;     // an open and idle holder loses its turn after this
+  uint64_t overrun_ns = 50'000'000;  // or twice the holder's longest unit: then the next starts regardless
+  uint64_t active_window_ns = 100'000'000;
+  uint64_t extend_ns = 1'000'000;     // steps in which a turn is prolonged while nobody else is eligible
+  uint64_t lag_ns = 24'000'000;       // how far a tag may lag, in ns of the container's own share
+  uint64_t long_unit_ns = 5'000'000;  // units beyond this lift the one-second budget of the whole card
+};
+
+// What a container reports, summed over its processes. Everything here may be a lie: it can only harm its author.
+struct ContainerView {
+  bool attached = false;           // some process has a context on the card
+  bool waiting = false;            // a thread waits at the gate
+  bool dirty = false;              // work may be in flight
+  bool blocked_by_turn = false;    // found under the present gate word: the next unit does not fit the turn
+  bool blocked_by_credit = false;  // found under the present gate word: no credit before resume_ns
+  uint64_t resume_ns = 0;          // not eligible before this time
+  uint64_t predicted_drain_ns = 0;
+  uint64_t longest_unit_ns = 0;
+};
+
+struct GateDecision {
+  uint32_t gate = 0;  // page::kGate* bits and the turn number
+  uint64_t turn_end_ns = 0;
+  bool operator==(const GateDecision&) const = default;
+};
+
+struct ArbiterCounters {
+  uint64_t turns = 0;
+  uint64_t wall_ns = 0;  // of its turns, idle time that others could have had excepted
+  uint64_t overruns = 0;
+  uint64_t overlap_ns = 0;       // ran on beside the next holder
+  uint64_t longest_wait_ns = 0;  // from eligible to open
+};
+
+class Arbiter {
+ public:
+  explicit Arbiter(const ArbiterSettings& settings = {}) : settings_(settings) {}
+
+  void set_policy(ComputePolicy policy) { policy_ = policy; }
+  // Containers are known by the caller's ids. `permille` is the ceiling (shares_of), 0 = none. Adding a known id
+  // changes it. A removed holder's turn is over at once.
+  void put(uint64_t id, uint32_t permille, uint32_t weight, bool high_priority);
+  void remove(uint64_t id);
+
+  struct Outcome {
+    std::vector<GateDecision> gates;  // same order as ids()
+    uint64_t next_ns = 0;             // step again no later than this
+    bool watch_closely = false;       // a hand-over is due within the next arm_ahead_ns: spin rather than sleep
+    bool turns = false;
+  };
+  // `views` in the order of ids(). Time never goes back.
+  const Outcome& step(uint64_t now_ns, std::span<const ContainerView> views);
+
+  const std::vector<uint64_t>& ids() const { return ids_; }
+  const ArbiterCounters& counters(size_t index) const { return entries_[index].counters; }
+  uint32_t active() const { return active_; }
+  // Index of the turn's holder, -1 when nobody has the card.
+  int holder() const { return holder_; }
+
+ private:
+  enum class Phase { kFree, kHeld, kDraining };
+  struct Entry {
+    uint32_t permille = 0;
+    uint32_t weight = 1;
+    bool high_priority = false;
+    double finish = 0;               // finish tag, ns of wall time per share
+    uint64_t last_active_ns = 0;     // 0: never
+    uint64_t eligible_since_ns = 0;  // 0: is not
+    uint64_t laggard_since_ns = 0;   // overrun and still dirty since; 0: no
+    ArbiterCounters counters;
+  };
+
+  void observe(uint64_t now_ns, std::span<const ContainerView> views);
+  bool turns_wanted(uint64_t now_ns, std::span<const ContainerView> views) const;
+  double share(size_t index) const;
+  int class_of(size_t index, const ContainerView& view, uint64_t at_ns) const;
+  int choose(uint64_t at_ns, std::span<const ContainerView> views, bool holder_continues) const;
+  double start_tag(size_t index) const;
+  void advance(uint64_t now_ns, std::span<const ContainerView> views);
+  bool step_held(uint64_t now_ns, std::span<const ContainerView> views);
+  bool step_draining(uint64_t now_ns, std::span<const ContainerView> views);
+  bool step_free(uint64_t now_ns, std::span<const ContainerView> views);
+  void open(size_t index, uint64_t now_ns, std::span<const ContainerView> views);
+  void close(uint64_t now_ns);
+  void end_turn(uint64_t now_ns);
+  void charge(size_t index, uint64_t wall_ns);
+  void publish(uint64_t now_ns, std::span<const ContainerView> views);
+
+  ArbiterSettings settings_;
+  ComputePolicy policy_ = ComputePolicy::kFixed;
+  std::vector<uint64_t> ids_;
+  std::vector<Entry> entries_;
+  Phase phase_ = Phase::kFree;
+  bool turns_ = false;
+  bool long_units_ = false;
+  uint32_t active_ = 0;
+  int holder_ = -1;
+  int armed_ = -1;
+  bool lent_ = false;  // the holder runs on lent idle time
+  uint32_t turn_number_ = 0;
+  uint64_t opened_ns_ = 0;
+  uint64_t charged_ns_ = 0;  // the turn's wall time is charged up to here
+  uint64_t turn_end_ns_ = 0;
+  uint64_t closed_ns_ = 0;
+  uint64_t idle_since_ns_ = 0;  // 0: the holder is not idle
+  uint64_t idle_total_ns_ = 0;
+  double virtual_time_ = 0;
+  Outcome outcome_;
+};
+
+}  // namespace sluice::core
