@@ -154,7 +154,7 @@ class Process {
   HostLock objects;  // guards the pools and maps; never held across a wait
 
   // Kept by the parts that own them (module.cc, graph.cc, ...): opaque here.
-  std::shared_ptr<void> modules_state, graphs_state, memory_state, capture_state;
+  std::shared_ptr<void> modules_state, graphs_state, memory_state, capture_state, nvml_state;
 
  private:
   friend class ProcessService;
