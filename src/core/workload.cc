@@ -33,17 +33,18 @@ Workload learn_workload(std::span<const Request> requests, double covered) {
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
     return a.second.count != b.second.count ? a.second.count > b.second.count : a.first > b.first;
   });
+  // Two divisions where one would do, as the published code computes it: the last bit of a popularity can decide a score.
   Workload workload;
-  int64_t kept = 0;
+  double kept = 0;
   const double total = static_cast<double>(requests.size());
   for (const auto& [key, group] : sorted) {
-    if (static_cast<double>(kept) >= covered * total) break;
-    kept += group.count;
-    TaskClass task{*group.first, static_cast<double>(group.count)};
+    if (kept >= covered * total) break;
+    TaskClass task{*group.first, static_cast<double>(group.count) / total};
+    kept += static_cast<double>(group.count);
     task.request.memory_mib = 0;
     workload.classes.push_back(std::move(task));
   }
-  for (TaskClass& task : workload.classes) task.popularity /= static_cast<double>(kept);
+  for (TaskClass& task : workload.classes) task.popularity /= kept / total;
   return workload;
 }
 
