@@ -69,8 +69,13 @@ double mean_at(const Outcome& outcome, int percent, Use use) {
 }  // namespace
 
 Result<Outcome> run_experiment(const Experiment& experiment, const core::Policy& policy, const RunOptions& options) {
+  return run_experiment(experiment, core::make_scorer(policy, experiment.workload), options);
+}
+
+Result<Outcome> run_experiment(const Experiment& experiment, std::unique_ptr<core::Scorer> scorer,
+                               const RunOptions& options) {
   const Clock::time_point start = Clock::now();
-  core::Cluster cluster(core::make_scorer(policy, experiment.workload));
+  core::Cluster cluster(std::move(scorer));
   Totals totals;
   for (size_t i = 0; i < experiment.nodes.size(); ++i) {
     totals.cards += 1000.0 * static_cast<double>(experiment.nodes[i].cards.size());

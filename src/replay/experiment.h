@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -49,6 +50,10 @@ struct RunOptions {
 };
 
 Result<Outcome> run_experiment(const Experiment& experiment, const core::Policy& policy,
+                               const RunOptions& options = {});
+
+// The same with a scorer of the caller's.
+Result<Outcome> run_experiment(const Experiment& experiment, std::unique_ptr<core::Scorer> scorer,
                                const RunOptions& options = {});
 
 // The table's columns: mean of `value` over the events whose cumulative request rounds (half to even) to `percent`.
