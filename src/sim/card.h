@@ -79,12 +79,7 @@ class Card {
   // Ends the transaction and begins the next one; the lock stays held.
   void commit();
 
-  // Free records of a table; kNone when it is full. The record comes zeroed with state and serial set, where T has
-  // them.
-  template <typename T>
-  Index allocate(T& (Card::*get)(Index), TableHead Tables::* head, Index limit);
-  template <typename T>
-  void release(T& (Card::*get)(Index), TableHead Tables::* head, Index index);
+  // Free records; kNone when the table is full. They come zeroed, live, with a new serial.
   Index new_process();
   Index new_context();
   Index new_stream();
@@ -109,6 +104,8 @@ class Card {
   bool process_alive(Index process);
   // Finds the dead among the live records and starts their teardown; called every few milliseconds of real time.
   void reap();
+  // Ends what is left of a process whose teardown time has come (engine.cc).
+  void finish_teardown(Index process);
   // Forgets the kernel lock in a forked child, so that the parent's death is seen.
   void after_fork_in_child();
 
@@ -116,6 +113,8 @@ class Card {
   // bytes is rounded up to block_bytes. The log gets the new resident size.
   Index allocate_block(Index process, Index context, uint64_t bytes, BlockKind kind);
   void reference_block(Index block);
+  // A share of another process's block (IPC, imported handles): costs nothing, keeps the memory when the owner ends.
+  Index alias_block(Index process, Index block);
   // Drops a reference; the last one frees the memory.
   void release_block(Index block);
   uint64_t used_bytes() { return file_->header.used_bytes; }
@@ -125,6 +124,12 @@ class Card {
   uint64_t process_bytes(Index process_index) { return process(process_index).resident_bytes; }
   // Where contents of a process's memory lie ("<card>.contents/<serial>"); made by its owner, opened by IPC importers.
   std::string contents_path(uint32_t process_serial) const;
+
+  // The log (card_log.cc). A span of a subject goes into its 1 ms bins, and into those of the whole card.
+  Index new_subject(Index process, Index context);
+  void log_span(Index subject, uint64_t from_ns, uint64_t to_ns, uint64_t executing_ppm, bool occupied_only);
+  void log_memory(Index subject);
+  void log_switch(Index from, Index to, uint64_t time_ns, uint64_t duration_ns);
 
   // For NVML: percent of [now - window, now] in which any kernel (of any context, or of this subject) executed.
   // advance() first.
@@ -137,10 +142,11 @@ class Card {
   // The first fault that hits a call of this name by this pid, counted down; nullptr when none.
   const Fault* fault(std::string_view symbol, int32_t pid, FaultKind kind);
 
-  // Holds the lock. Nothing that waits or charges may be called meanwhile.
+  // Holds the lock, and rolls back what a killed owner left half done. Nothing that waits or charges may be called
+  // meanwhile.
   class Guard {
    public:
-    explicit Guard(Card& card, Index process = kNone) : card_(card) { card_.lock(process); }
+    explicit Guard(Card& card) : card_(card) { card_.lock(); }
     ~Guard() { card_.unlock(); }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
@@ -149,8 +155,13 @@ class Card {
     Card& card_;
   };
 
-  void lock(Index process);
+  void lock();
   void unlock();
+  // collective.cc's mapping, kept with the card.
+  template <typename T>
+  T*& collective_groups() {
+    return reinterpret_cast<T*&>(collective_groups_);
+  }
 
  private:
   Card() = default;
@@ -158,18 +169,28 @@ class Card {
   T* table(size_t offset) {
     return reinterpret_cast<T*>(reinterpret_cast<char*>(file_) + offset);
   }
+  template <typename T>
+  Index allocate(size_t offset, TableHead Tables::* head, Index limit);
+  template <typename T>
+  void release(size_t offset, TableHead Tables::* head, Index index);
+  Result<void> claim_locker();
+  bool locker_alive(uint32_t number, uint32_t nonce);
   void roll_back();
-  void take_over(uint64_t dead_owner);
-  void wait_for_lock(uint64_t& seen, uint64_t mine);
-  void charge_memory(Index process, Index context, int64_t bytes);
-  void start_teardown(Index process, uint64_t delay_ns);
+  void wait_for_lock();
+  Bin* bin_at(Index subject, uint64_t ms);
+  void add_to_bins(Index subject, uint64_t from_ns, uint64_t to_ns, uint64_t executing_ppm, bool occupied_only);
+  void link_block(Index process, Index block);
+  void unlink_block(Index block);
+  void charge_memory(Index process, Index subject, int64_t bytes);
 
   std::string path_;
   CardFile* file_ = nullptr;
   Layout layout_{};
   int fd_ = -1;       // mapping
   int lock_fd_ = -1;  // own open file description: the process's record lock
-  Index own_process_ = kNone;
+  uint64_t owner_word_ = 0;
+  uint32_t locker_ = 0;
+  void* collective_groups_ = nullptr;
 };
 
 }  // namespace sluice::sim

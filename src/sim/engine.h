@@ -30,7 +30,8 @@ struct Submission {
   Index cell = kNone;     // kWaitValue, kWriteValue, kSpin
   uint32_t flags = 0;
   uint64_t value = 0;
-  uint32_t ranks = 0;
+  uint32_t ranks = 0;  // kCollective: value is its id, flags the rank, round the n-th of this rank
+  uint32_t round = 0;
 };
 
 // All with the card's lock held.
@@ -60,6 +61,10 @@ struct Due {
 bool next_due(Card& card, Index process, Due* due);
 // The process ran the host function: the stream goes on.
 void host_function_done(Card& card, CommandRef command);
+// The word at an address of a process, for commands that look at it; made with its present value. kNone: table full.
+Index cell_for(Card& card, Index process, uint64_t address, uint64_t present);
+// When the next thing is due in this process (card time): host functions; kNever when nothing is under way.
+uint64_t next_due_time(Card& card, Index process);
 // A word that commands look at changed, or was read by the host to be `value`.
 void cell_value(Card& card, Index cell, uint64_t value);
 
@@ -69,6 +74,8 @@ uint64_t draw_duration(Card& card, Index stream, const Cost& cost, uint64_t wave
 // Makes and destroys what the tables hold.
 Index make_context(Card& card, Index process, uint32_t flags);
 void destroy_context(Card& card, Index context);
+// Forgets all commands of a context, those on the card too (its process died, or it failed).
+void drop_work(Card& card, Index context);
 Index make_stream(Card& card, Index context, bool nonblocking, bool legacy, int32_t priority);
 void destroy_stream(Card& card, Index stream);
 

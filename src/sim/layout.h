@@ -37,6 +37,7 @@ inline constexpr uint32_t kHardwareQueues = 8;
 inline constexpr uint32_t kBinsPerChunk = 1024;  // of 1 ms
 inline constexpr uint32_t kMaxFaults = 64;
 inline constexpr uint32_t kMaxCosts = 256;
+inline constexpr uint32_t kMaxLockers = 4096;
 inline constexpr uint32_t kSampleRing = 128;
 inline constexpr size_t kJournalBytes = 4u << 20;
 
@@ -49,15 +50,15 @@ enum class Knob : uint32_t {
 inline constexpr size_t kKnobs = static_cast<size_t>(Knob::kCount);
 
 // How long a kernel runs. The card draws once per launch.
-enum class CostKind : uint32_t { kNone, kFixed, kUniform, kLognormal, kChoice };
+enum class CostKind : uint32_t { kUnknown, kFixed, kUniform, kLognormal, kChoice };
 struct Cost {
-  CostKind kind = CostKind::kNone;
+  CostKind kind = CostKind::kUnknown;
   uint32_t per_block = 0;      // 1: the cost of one block; the kernel takes it once per wave
   double a_ns = 0;             // fixed: cost; uniform: least; lognormal: median; choice: first
   double b_ns = 0;             // uniform: most; lognormal: largest (drawn values are clipped); choice: second
   double c = 0;                // lognormal: sigma; choice: probability of the second
   uint32_t blocks_per_sm = 0;  // 0: from threads, registers and shared memory
-  uint32_t instructions = 0;   // for kNone: instructions of the kernel's body, 0 if unknown
+  uint32_t instructions = 0;   // for kUnknown: instructions of the kernel's body, 0 if unknown
 };
 
 // A line of the card's own cost table: overrides what the image says for kernels of this name ("*": every kernel).
@@ -66,7 +67,7 @@ struct CostEntry {
   Cost cost;
 };
 
-enum class FaultKind : uint32_t { kNone, kMissingSymbol, kSlowCall, kErrorReturn };
+enum class FaultKind : uint32_t { kOff, kMissingSymbol, kSlowCall, kErrorReturn };
 struct Fault {
   FaultKind kind;
   int32_t result;     // error return: the CUresult or nvmlReturn_t
@@ -122,8 +123,9 @@ struct ProcessRecord {
   uint32_t contexts_made;
   uint32_t effects_head, effects_tail;  // finished commands whose contents this process still has to apply
   uint64_t resident_bytes;
+  uint32_t locker, locker_nonce;  // which kernel lock tells of its death
   uint32_t uid;
-  uint32_t reserved;
+  uint32_t ctx_errors;
   char name[160];  // path of its program
 };
 
@@ -155,9 +157,14 @@ struct ContextRecord {
   uint64_t exec_since_ns;     // kNever: no kernel executing
   uint64_t exec_end_ns;       // when the last kernel stopped, for gaps
   uint64_t marker_in_gap_ns;  // marker time since then
+  uint64_t held_since_ns;     // when it got the card
   uint64_t next_event_ns;     // cached: nothing of this context happens earlier
-  uint64_t resident_bytes;
-  uint64_t completed;  // commands finished, ever
+  uint32_t wants;             // has work that needs the card and could start or go on
+  uint32_t holds;             // has work that keeps the card, pauses included
+  uint32_t waits_outside;     // a head waits for another context or a copy engine
+  uint32_t host_functions;    // parked ones that the process has not taken yet
+  uint32_t exec_ppm;          // part of the span that counts as executing (gaps inside a graph)
+  uint64_t completed;         // commands finished, ever
 };
 
 struct StreamRecord {
@@ -176,6 +183,9 @@ struct StreamRecord {
   Index busy;  // command under way, kNone when idle
   uint32_t last_was_copy;
   uint64_t submitted;                        // commands ever: seeds their draws
+  uint64_t finished;                         // commands done: seeds the gaps
+  uint64_t last_end_ns;                      // end of the last command
+  Index first_command;                       // oldest pending one
   uint64_t ready_ns;                         // the gap after the last command ends here
   uint64_t oldest_sequence;                  // of pending commands; kNever when none
   uint64_t visible_ns;                       // of the last submitted command
@@ -222,7 +232,10 @@ enum class CommandState : uint32_t { kFree, kQueued, kRunning, kParked, kDone };
 
 struct CommandRecord {
   uint64_t txn;
-  Index next;  // free list, hardware queue, running list, effects list
+  union {
+    Index next_free;
+    Index next;
+  };  // free list, hardware queue, running list, effects list
   CommandState state;
   uint32_t serial;
   CommandKind kind;
@@ -245,7 +258,7 @@ struct CommandRecord {
   uint32_t flags;           // wait value: comparison
   uint64_t value;           // wait and write value; collective: id
   uint32_t ranks;           // collective
-  uint32_t fork_event_serial;
+  uint32_t round;           // collective: n-th of its rank; host function: 1 once the process has it
 };
 
 struct BlockRecord {  // physical memory
@@ -254,13 +267,15 @@ struct BlockRecord {  // physical memory
   LiveState state;
   uint32_t serial;
   Index process, context;  // who is charged; process kNone: its owner died, importers hold it
+  Index subject;           // the same, for the log
   Index next_in_process, prev_in_process;
-  uint32_t references;
+  uint32_t references;       // of its owner: handle, mappings
+  uint32_t aliases;          // records of other processes that share it (IPC)
+  Index target;              // such a record: what it shares
   uint32_t kind;             // BlockKind
   uint64_t bytes;            // multiple of block_bytes
   uint64_t contents_offset;  // in the owner's contents file
   uint32_t owner_serial;     // names that file
-  uint32_t reserved;
 };
 
 enum class BlockKind : uint32_t {
@@ -308,7 +323,8 @@ struct SubjectRecord {  // log identity of a context; subject 1 is the card as a
   uint32_t process_serial, context_serial, context_ordinal;
   uint64_t born_ns, died_ns;           // died 0: lives
   uint64_t executing_ns, occupied_ns;  // totals
-  uint64_t switch_ns;                  // spent on changing to it
+  uint64_t resident_bytes;
+  uint64_t switch_ns;  // spent on changing to it
   uint64_t pid_namespace;
   char name[64];
 };
@@ -355,6 +371,7 @@ struct CardHeader {
   Index owner;       // context on the card, kNone before the first
   Index next_owner;  // while changing
   uint64_t slice_start_ns;
+  uint64_t slice_end_ns;   // kNever: nobody else waits
   uint64_t switch_end_ns;  // kNever: not changing
   Index active_contexts;   // list of those with pending commands, oldest first
   Index active_tail;
@@ -396,9 +413,10 @@ struct CardFile {
   CostEntry costs[kMaxCosts];
   Fault faults[kMaxFaults];
 
-  alignas(64) uint64_t lock;  // 0, or owner: process serial << 32 | process index << 16 | 1 (+2: waiters)
-  uint32_t lock_waiters;
-  uint32_t lock_epoch;
+  // Who may hold the lock: one kernel lock each, on byte kLockerByte + n; the nonce tells users of one number apart.
+  uint32_t nonces;
+  uint32_t locker_nonce[kMaxLockers];
+  alignas(64) uint64_t lock;           // 0, or owner: nonce << 32 | number
   alignas(64) uint64_t journal_bytes;  // used; 0: no transaction is open
   uint64_t journal_txn;
   alignas(64) CardHeader header;
