@@ -57,7 +57,13 @@ struct ContainerView {
 };
 
 struct GateDecision {
-  uint32_t gate = 0;  // page::kGate* bits and the turn number
+  bool turns = false;       // turns are in force on the card
+  bool open = false;        // this container holds the turn
+  bool lent = false;        // on lent idle time
+  bool armed = false;       // it is next
+  bool long_units = false;  // somebody on the card runs long units
+  bool watch = false;       // somebody else has a context on the card
+  uint32_t turn = 0;        // number of the open turn, modulo 2^24
   uint64_t turn_end_ns = 0;
   bool operator==(const GateDecision&) const = default;
 };
@@ -92,6 +98,10 @@ class Arbiter {
   const std::vector<uint64_t>& ids() const { return ids_; }
   const ArbiterCounters& counters(size_t index) const { return entries_[index].counters; }
   uint32_t active() const { return active_; }
+  bool is_active(size_t index, uint64_t now_ns) const {
+    const uint64_t last_ns = entries_[index].last_active_ns;
+    return last_ns != 0 && now_ns - last_ns <= settings_.active_window_ns;
+  }
   // Index of the turn's holder, -1 when nobody has the card.
   int holder() const { return holder_; }
 
@@ -109,7 +119,7 @@ class Arbiter {
   };
 
   void observe(uint64_t now_ns, std::span<const ContainerView> views);
-  bool turns_wanted(uint64_t now_ns, std::span<const ContainerView> views) const;
+  bool turns_wanted(uint64_t now_ns) const;
   double share(size_t index) const;
   int class_of(size_t index, const ContainerView& view, uint64_t at_ns) const;
   int choose(uint64_t at_ns, std::span<const ContainerView> views, bool holder_continues) const;

@@ -1,0 +1,293 @@
+#include "agent/turn_keeper.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace sluice::agent {
+namespace {
+
+constexpr uint64_t kHeartbeatNs = 100'000'000;
+constexpr uint64_t kProbeNs = 5'000'000;  // between looks at the lock of a slot that holds up something
+constexpr uint64_t kRereadNs =
+    2'000'000;  // a doorbell that was missed costs no more than this while turns are in force
+constexpr uint64_t kSettleReserveNs = 60'000'000'000;  // times further ahead than this are nonsense
+
+uint64_t card_offset(uint32_t card) {
+  return sizeof(page::UsageHeader) + uint64_t{card} * sizeof(page::UsageCard);
+}
+
+uint32_t gate_word(const core::GateDecision& decision) {
+  return (decision.turns ? page::kGateTurns : 0u) | (decision.open ? page::kGateOpen : 0u) |
+         (decision.lent ? page::kGateLent : 0u) | (decision.armed ? page::kGateArmed : 0u) |
+         (decision.long_units ? page::kGateLong : 0u) | (decision.watch ? page::kGateWatch : 0u) |
+         (decision.turn << page::kGateTurnShift);
+}
+
+}  // namespace
+
+// Plain copies of what the page held; the page's own types are atomics.
+struct TurnKeeper::Member {
+  struct SlotWords {
+    uint32_t activity, blocked;
+    uint64_t outstanding_ns;
+    uint32_t units, longest_unit_us;
+    uint64_t low_water_ns, predicted_drain_ns, overdue_ns, interval_head;
+    uint32_t turn_seen, attached;
+  };
+  static_assert(sizeof(SlotWords) == sizeof(page::ComputeSlot));
+
+  TurnContainer container;
+  uint32_t permille = 0;
+  uint32_t gate = 0;      // as last written
+  uint32_t doorbell = 0;  // as last read
+  bool probe_now = false;
+  std::vector<uint64_t> probed_ns;  // per slot: last look at its lock
+  std::vector<uint8_t> dead;        // per slot: nobody held the lock at the last look
+  std::vector<SlotWords> slots;
+};
+
+TurnKeeper::TurnKeeper(TurnHost& host, const core::ArbiterSettings& settings) : host_(host), arbiter_(settings) {}
+TurnKeeper::~TurnKeeper() = default;
+
+void TurnKeeper::kick() {
+  kick_.fetch_add(1);
+  host_.wake(&kick_);
+}
+
+// Ceilings by policy, into the arbiter and into the grants.
+void TurnKeeper::apply_shares() {
+  std::vector<core::ShareRequest> requests;
+  for (const std::unique_ptr<Member>& member : members_) requests.push_back(member->container.share);
+  const std::vector<uint32_t> shares = core::shares_of(policy_, max_containers_, requests);
+  arbiter_.set_policy(policy_);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    Member& member = *members_[i];
+    const core::ShareRequest& share = member.container.share;
+    page::GrantCard& grant = *member.container.grant;
+    member.permille = shares[i];
+    arbiter_.put(member.container.id, shares[i], share.weight, share.high_priority);
+    grant.core_permille.store(shares[i]);
+    grant.policy.store(static_cast<uint32_t>(policy_));
+    grant.weight.store(share.weight);
+    grant.flags.store(share.high_priority ? page::kFlagHighPriority : 0u);
+    grant.limits_version.fetch_add(1);
+  }
+}
+
+void TurnKeeper::add(const TurnContainer& container) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::unique_ptr<Member>& member : members_) {
+      if (member->container.id == container.id) return;
+    }
+    std::unique_ptr<Member> member = std::make_unique<Member>();
+    member->container = container;
+    member->probed_ns.resize(page::kMaxProcesses, 0);
+    member->dead.resize(page::kMaxProcesses, 0);
+    member->gate = ~0u;
+    members_.push_back(std::move(member));
+    apply_shares();
+    heartbeat_at_ns_ = 0;
+  }
+  kick();
+}
+
+void TurnKeeper::remove(uint64_t id) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < members_.size(); ++i) {
+      if (members_[i]->container.id != id) continue;
+      page::GrantCard& grant = *members_[i]->container.grant;
+      grant.gate.store(0);
+      grant.heartbeat_ns.store(0);
+      host_.wake(&grant.gate);
+      arbiter_.remove(id);
+      members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(i));
+      break;
+    }
+    apply_shares();
+  }
+  kick();
+}
+
+void TurnKeeper::set_share(uint64_t id, const core::ShareRequest& share) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::unique_ptr<Member>& member : members_) {
+      if (member->container.id == id) member->container.share = share;
+    }
+    apply_shares();
+  }
+  kick();
+}
+
+void TurnKeeper::set_policy(core::ComputePolicy policy, uint32_t max_containers) {
+  {
+    const std::lock_guard lock(mutex_);
+    policy_ = policy;
+    max_containers_ = max_containers;
+    apply_shares();
+  }
+  kick();
+}
+
+void TurnKeeper::process_died(uint64_t id) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::unique_ptr<Member>& member : members_) {
+      if (member->container.id == id) member->probe_now = true;
+    }
+  }
+  kick();
+}
+
+// Reads one container's page. Everything in it is taken as a claim; sums are bounded by their types.
+core::ContainerView TurnKeeper::look(Member& member, uint64_t now_ns) {
+  core::ContainerView view;
+  UsageView& usage = *member.container.usage;
+  const uint32_t card = member.container.usage_card;
+  const uint64_t base = card_offset(card);
+  // The doorbell first: what is read after it is at least as new.
+  uint32_t head[8] = {};
+  static_assert(offsetof(page::Account, resume_ns) == 24 && offsetof(page::Account, slot_high) == 20);
+  uint32_t doorbell = 0;
+  if (!usage.read(base + offsetof(page::Account, doorbell), &doorbell, sizeof doorbell)) return view;
+  if (!usage.read(base, head, sizeof head)) return view;
+  member.doorbell = doorbell;
+  uint64_t resume_ns = 0;
+  std::memcpy(&resume_ns, &head[6], sizeof resume_ns);
+  const uint32_t count = std::min(head[5], page::kMaxProcesses);
+  member.slots.resize(count);
+  if (count != 0 &&
+      !usage.read(base + offsetof(page::UsageCard, compute), member.slots.data(), count * sizeof(Member::SlotWords))) {
+    return view;
+  }
+  view.resume_ns = resume_ns < now_ns + kSettleReserveNs ? resume_ns : 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    const Member::SlotWords& slot = member.slots[i];
+    if (slot.attached == 0) {
+      member.dead[i] = 0;
+      continue;
+    }
+    // A process that holds something up may be dead: the kernel knows.
+    const bool busy = slot.activity != 0;
+    if (busy && (member.probe_now || now_ns - member.probed_ns[i] >= kProbeNs)) {
+      member.probed_ns[i] = now_ns;
+      member.dead[i] = usage.slot_owned(card, i) ? 0 : 1;
+    }
+    if (!busy && member.dead[i] != 0) member.dead[i] = 0;
+    if (member.dead[i] != 0) continue;
+    view.attached = true;
+    const bool waits = (slot.activity >> page::kWaitingShift) != 0;
+    view.waiting = view.waiting || waits;
+    view.dirty = view.dirty || (slot.activity & page::kDirtyMask) != 0;
+    if (waits && slot.turn_seen == member.gate) {
+      view.blocked_by_turn = view.blocked_by_turn || slot.blocked == page::kBlockedByTurn;
+      view.blocked_by_credit = view.blocked_by_credit || slot.blocked == page::kBlockedByCredit;
+    }
+    view.predicted_drain_ns = std::max(view.predicted_drain_ns, slot.predicted_drain_ns);
+    view.longest_unit_ns = std::max(view.longest_unit_ns, uint64_t{slot.longest_unit_us} * 1000);
+  }
+  member.probe_now = false;
+  return view;
+}
+
+// Closing gates are written before an opening one, so that no two containers ever see theirs open.
+void TurnKeeper::write_gates(const core::Arbiter::Outcome& outcome, uint64_t now_ns) {
+  for (const bool opening : {false, true}) {
+    for (size_t i = 0; i < members_.size(); ++i) {
+      Member& member = *members_[i];
+      const core::GateDecision& decision = outcome.gates[i];
+      if (decision.open != opening) continue;
+      page::GrantCard& grant = *member.container.grant;
+      if (grant.turn_end_ns.load(std::memory_order_relaxed) != decision.turn_end_ns) {
+        grant.turn_end_ns.store(decision.turn_end_ns);
+      }
+      const uint32_t word = gate_word(decision);
+      if (word == member.gate) continue;
+      member.gate = word;
+      grant.gate.store(word);
+      host_.wake(&grant.gate);
+    }
+  }
+  if (now_ns < heartbeat_at_ns_) return;
+  heartbeat_at_ns_ = now_ns + kHeartbeatNs;
+  for (const std::unique_ptr<Member>& member : members_) {
+    member->container.grant->heartbeat_ns.store(now_ns);
+    member->container.grant->containers_active.store(arbiter_.active());
+  }
+}
+
+uint64_t TurnKeeper::poll_locked() {
+  views_.clear();
+  const uint64_t now_ns = host_.now_ns();
+  for (const std::unique_ptr<Member>& member : members_) views_.push_back(look(*member, now_ns));
+  // The reads took time; decisions are for now.
+  const uint64_t then_ns = std::max(now_ns, host_.now_ns());
+  const core::Arbiter::Outcome& outcome = arbiter_.step(then_ns, views_);
+  write_gates(outcome, then_ns);
+  uint64_t next = std::min(outcome.next_ns, std::max(heartbeat_at_ns_, then_ns + 1));
+  if (outcome.turns) next = std::min(next, then_ns + kRereadNs);
+  plan_.deadline_ns = next;
+  plan_.spin = outcome.watch_closely;
+  plan_.words.clear();
+  for (const std::unique_ptr<Member>& member : members_) {
+    const uint64_t offset = card_offset(member->container.usage_card) + offsetof(page::Account, doorbell);
+    if (const volatile uint32_t* word = member->container.usage->futex_word(offset)) {
+      plan_.words.push_back({word, member->doorbell});
+    }
+  }
+  return next;
+}
+
+uint64_t TurnKeeper::poll() {
+  const std::lock_guard lock(mutex_);
+  return poll_locked();
+}
+
+void TurnKeeper::run() {
+  while (!stop_.load()) {
+    const uint32_t kick_seen = kick_.load();
+    WaitPlan plan;
+    {
+      const std::lock_guard lock(mutex_);
+      poll_locked();
+      plan = plan_;
+    }
+    if (plan.spin) {
+      host_.spin_pause();
+      continue;
+    }
+    plan.words.push_back({reinterpret_cast<const volatile uint32_t*>(&kick_), kick_seen});
+    host_.wait_any(plan.words, plan.deadline_ns);
+  }
+}
+
+void TurnKeeper::stop() {
+  stop_.store(true);
+  kick();
+}
+
+bool TurnKeeper::turns_in_force() {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const std::unique_ptr<Member>& member) { return (member->gate & page::kGateTurns) != 0; });
+}
+
+std::vector<TurnReport> TurnKeeper::report() {
+  const std::lock_guard lock(mutex_);
+  std::vector<TurnReport> reports;
+  const uint64_t now_ns = host_.now_ns();
+  for (size_t i = 0; i < members_.size(); ++i) {
+    TurnReport report;
+    report.id = members_[i]->container.id;
+    report.permille = members_[i]->permille;
+    report.holds_turn = arbiter_.holder() == static_cast<int>(i);
+    report.active = arbiter_.is_active(i, now_ns);
+    report.counters = arbiter_.counters(i);
+    reports.push_back(report);
+  }
+  return reports;
+}
+
+}  // namespace sluice::agent

@@ -1,0 +1,360 @@
+#include "core/arbiter.h"
+
+#include <algorithm>
+
+namespace sluice::core {
+namespace {
+
+constexpr uint32_t kWhole = 1000;
+constexpr double kLeastShare = 0.01;  // of an uncapped container beside capped ones that fill the card
+
+}  // namespace
+
+std::vector<uint32_t> shares_of(ComputePolicy policy, uint32_t max_containers, std::span<const ShareRequest> requests) {
+  std::vector<uint32_t> shares(requests.size(), 0);
+  uint64_t weights = 0;
+  for (const ShareRequest& request : requests) weights += std::max(1u, request.weight);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    switch (policy) {
+      case ComputePolicy::kFair:
+        shares[i] = std::max(1u, kWhole / std::max(1u, max_containers));
+        break;
+      case ComputePolicy::kPreemptive:
+        shares[i] = std::max(1u, kWhole / static_cast<uint32_t>(requests.size()));
+        break;
+      case ComputePolicy::kWeighted:
+        shares[i] = std::max(1u, static_cast<uint32_t>(uint64_t{kWhole} * std::max(1u, requests[i].weight) / weights));
+        break;
+      case ComputePolicy::kFixed:
+      case ComputePolicy::kBurst:
+        shares[i] = requests[i].core_permille;
+        break;
+      case ComputePolicy::kNative:
+        break;
+    }
+    // A ceiling of the whole card is none.
+    if (shares[i] >= kWhole) shares[i] = 0;
+  }
+  return shares;
+}
+
+void Arbiter::put(uint64_t id, uint32_t permille, uint32_t weight, bool high_priority) {
+  size_t index = 0;
+  while (index < ids_.size() && ids_[index] != id) ++index;
+  if (index == ids_.size()) {
+    ids_.push_back(id);
+    entries_.emplace_back();
+    entries_.back().finish = virtual_time_;
+  }
+  entries_[index].permille = permille >= kWhole ? 0 : permille;
+  entries_[index].weight = std::max(1u, weight);
+  entries_[index].high_priority = high_priority;
+}
+
+void Arbiter::remove(uint64_t id) {
+  for (size_t i = 0; i < ids_.size(); ++i) {
+    if (ids_[i] != id) continue;
+    const int index = static_cast<int>(i);
+    if (holder_ == index) {
+      holder_ = -1;
+      phase_ = Phase::kFree;
+    }
+    if (armed_ == index) armed_ = -1;
+    if (holder_ > index) --holder_;
+    if (armed_ > index) --armed_;
+    ids_.erase(ids_.begin() + index);
+    entries_.erase(entries_.begin() + index);
+    return;
+  }
+}
+
+double Arbiter::share(size_t index) const {
+  if (policy_ == ComputePolicy::kNative) return 1.0;
+  if (entries_[index].permille != 0) return entries_[index].permille / static_cast<double>(kWhole);
+  // The uncapped divide by weight what the capped leave.
+  double capped = 0;
+  double weights = 0;
+  for (const Entry& entry : entries_) {
+    if (entry.permille != 0) {
+      capped += entry.permille / static_cast<double>(kWhole);
+    } else {
+      weights += entry.weight;
+    }
+  }
+  return std::max(kLeastShare, (1.0 - capped) * entries_[index].weight / weights);
+}
+
+void Arbiter::observe(uint64_t now_ns, std::span<const ContainerView> views) {
+  active_ = 0;
+  long_units_ = false;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    const ContainerView& view = views[i];
+    if (view.waiting || view.dirty) entry.last_active_ns = now_ns;
+    const bool active = is_active(i, now_ns);
+    if (active) ++active_;
+    if (active && view.longest_unit_ns > settings_.long_unit_ns) long_units_ = true;
+    const bool eligible = view.waiting && (view.resume_ns <= now_ns || entry.permille == 0);
+    if (!eligible) entry.eligible_since_ns = 0;
+    if (eligible && entry.eligible_since_ns == 0) entry.eligible_since_ns = now_ns;
+    if (entry.laggard_since_ns != 0) {
+      const uint64_t overlap = now_ns - entry.laggard_since_ns;
+      entry.counters.overlap_ns += overlap;
+      charge(i, overlap);
+      entry.laggard_since_ns = view.dirty ? now_ns : 0;
+    }
+  }
+}
+
+bool Arbiter::turns_wanted(uint64_t now_ns) const {
+  if (policy_ == ComputePolicy::kNative || active_ < 2) return false;
+  if (policy_ != ComputePolicy::kFixed && policy_ != ComputePolicy::kBurst) return true;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (is_active(i, now_ns) && (entries_[i].permille != 0 || entries_[i].high_priority)) return true;
+  }
+  return false;
+}
+
+// 0: may not run; the higher the sooner.
+int Arbiter::class_of(size_t index, const ContainerView& view, uint64_t at_ns) const {
+  const Entry& entry = entries_[index];
+  if (!view.waiting) return 0;
+  const bool credit = entry.permille == 0 || view.resume_ns <= at_ns;
+  if (!credit) return policy_ == ComputePolicy::kBurst ? 1 : 0;
+  return entry.high_priority ? 3 : 2;
+}
+
+double Arbiter::start_tag(size_t index) const {
+  const double lag = static_cast<double>(settings_.lag_ns) / std::max(0.05, share(index));
+  return std::max(entries_[index].finish, virtual_time_ - lag);
+}
+
+// Who should have the card at `at_ns`, -1 for nobody. With `holder_continues` the present holder counts as waiting.
+int Arbiter::choose(uint64_t at_ns, std::span<const ContainerView> views, bool holder_continues) const {
+  int best = -1;
+  int best_class = 0;
+  double best_tag = 0;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    ContainerView view = views[i];
+    const bool is_holder = holder_continues && static_cast<int>(i) == holder_;
+    if (is_holder) view.waiting = view.waiting || view.dirty;
+    const int rank = class_of(i, view, at_ns);
+    if (rank == 0) continue;
+    double tag = start_tag(i);
+    // What the holder has used of the present turn is not in its tag yet.
+    if (is_holder) tag += static_cast<double>(at_ns - std::min(at_ns, charged_ns_)) / share(i);
+    if (rank > best_class || (rank == best_class && tag < best_tag)) {
+      best = static_cast<int>(i);
+      best_class = rank;
+      best_tag = tag;
+    }
+  }
+  return best;
+}
+
+void Arbiter::charge(size_t index, uint64_t wall_ns) {
+  entries_[index].finish = start_tag(index) + static_cast<double>(wall_ns) / share(index);
+}
+
+void Arbiter::open(size_t index, uint64_t now_ns, std::span<const ContainerView> views) {
+  Entry& entry = entries_[index];
+  virtual_time_ = std::max(virtual_time_, start_tag(index));
+  holder_ = static_cast<int>(index);
+  armed_ = -1;
+  phase_ = Phase::kHeld;
+  turn_number_ = (turn_number_ + 1) & 0xffffff;
+  opened_ns_ = charged_ns_ = now_ns;
+  turn_end_ns_ = now_ns + settings_.turn_ns;
+  idle_since_ns_ = 0;
+  idle_total_ns_ = 0;
+  lent_ = class_of(index, views[index], now_ns) == 1;
+  ++entry.counters.turns;
+  if (entry.eligible_since_ns != 0) {
+    entry.counters.longest_wait_ns = std::max(entry.counters.longest_wait_ns, now_ns - entry.eligible_since_ns);
+  }
+}
+
+void Arbiter::close(uint64_t now_ns) {
+  phase_ = Phase::kDraining;
+  closed_ns_ = now_ns;
+}
+
+// Charges the holder for the turn's wall time and leaves the card free.
+void Arbiter::end_turn(uint64_t now_ns) {
+  if (holder_ >= 0) {
+    const uint64_t wall = now_ns - charged_ns_;
+    charge(static_cast<size_t>(holder_), wall);
+    entries_[static_cast<size_t>(holder_)].counters.wall_ns += wall;
+  }
+  holder_ = -1;
+  lent_ = false;
+  phase_ = Phase::kFree;
+}
+
+bool Arbiter::step_free(uint64_t now_ns, std::span<const ContainerView> views) {
+  const int next = choose(now_ns, views, false);
+  if (next < 0) return false;
+  open(static_cast<size_t>(next), now_ns, views);
+  return true;
+}
+
+bool Arbiter::step_held(uint64_t now_ns, std::span<const ContainerView> views) {
+  const size_t held = static_cast<size_t>(holder_);
+  const ContainerView& view = views[held];
+  const bool idle = !view.dirty && !view.waiting;
+  if (idle && idle_since_ns_ == 0) idle_since_ns_ = now_ns;
+  if (!idle) idle_since_ns_ = 0;
+  // Given up: drained, and what it waits for cannot come within this turn.
+  const bool gives_up = !view.dirty && view.waiting && (view.blocked_by_turn || view.blocked_by_credit);
+  if (gives_up || (idle && now_ns - idle_since_ns_ >= settings_.idle_end_ns)) {
+    close(now_ns);
+    return true;
+  }
+  // Somebody of a higher class takes the card at once: high priority, or the owner of lent time.
+  const int rival = choose(now_ns, views, false);
+  const int own_class = lent_ ? 1 : (entries_[held].high_priority ? 3 : 2);
+  if (rival >= 0 && rival != holder_ &&
+      class_of(static_cast<size_t>(rival), views[static_cast<size_t>(rival)], now_ns) > own_class) {
+    armed_ = rival;
+    close(now_ns);
+    return true;
+  }
+  uint64_t end_ns = turn_end_ns_;
+  if (view.blocked_by_turn && view.predicted_drain_ns > now_ns) end_ns = std::min(end_ns, view.predicted_drain_ns);
+  if (now_ns + settings_.arm_ahead_ns < end_ns) return false;
+  const int next = choose(end_ns, views, true);
+  if (next == holder_ || next < 0) {
+    // Keeps the card without draining. A full turn when others wait and it is still this one's go; in small steps
+    // when nobody else may run, so that whoever may soon need not wait for long.
+    bool others = false;
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      others = others || (i != held && class_of(i, views[i], end_ns) != 0);
+    }
+    const uint64_t wall = now_ns - charged_ns_;
+    charge(held, wall);
+    entries_[held].counters.wall_ns += wall;
+    charged_ns_ = now_ns;
+    virtual_time_ = std::max(virtual_time_, start_tag(held));
+    turn_end_ns_ =
+        std::max(turn_end_ns_, now_ns + settings_.arm_ahead_ns) + (others ? settings_.turn_ns : settings_.extend_ns);
+    return false;
+  }
+  armed_ = next;
+  if (now_ns >= turn_end_ns_) {
+    close(now_ns);
+    return true;
+  }
+  return false;
+}
+
+bool Arbiter::step_draining(uint64_t now_ns, std::span<const ContainerView> views) {
+  const size_t held = static_cast<size_t>(holder_);
+  const ContainerView& view = views[held];
+  if (!view.dirty) {
+    end_turn(now_ns);
+    return true;
+  }
+  const uint64_t patience =
+      std::max(settings_.overrun_ns, 2 * std::min(view.longest_unit_ns, uint64_t{10'000'000'000}));
+  if (now_ns - closed_ns_ >= patience) {
+    ++entries_[held].counters.overruns;
+    entries_[held].laggard_since_ns = now_ns;
+    end_turn(now_ns);
+    return true;
+  }
+  if (armed_ < 0 && view.predicted_drain_ns <= now_ns + settings_.arm_ahead_ns) armed_ = choose(now_ns, views, false);
+  return false;
+}
+
+void Arbiter::advance(uint64_t now_ns, std::span<const ContainerView> views) {
+  // Each round changes the phase; three changes (drained, free, held) are the most that one instant can bring.
+  for (int round = 0; round < 4; ++round) {
+    bool changed = false;
+    switch (phase_) {
+      case Phase::kFree:
+        changed = step_free(now_ns, views);
+        break;
+      case Phase::kHeld:
+        changed = step_held(now_ns, views);
+        break;
+      // A gate that closes in this very step is seen by the programs only afterwards: what is read before that says
+      // nothing about a drain.
+      case Phase::kDraining:
+        changed = closed_ns_ != now_ns && step_draining(now_ns, views);
+        break;
+    }
+    if (!changed) return;
+  }
+}
+
+void Arbiter::publish(uint64_t now_ns, std::span<const ContainerView> views) {
+  uint32_t attached = 0;
+  for (const ContainerView& view : views) attached += view.attached ? 1 : 0;
+  outcome_.gates.resize(entries_.size());
+  uint64_t next = now_ns + settings_.active_window_ns;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    GateDecision& gate = outcome_.gates[i];
+    gate = {};
+    gate.long_units = long_units_;
+    gate.watch = attached > 1 && policy_ != ComputePolicy::kNative;
+    if (!turns_) continue;
+    gate.turns = true;
+    const int index = static_cast<int>(i);
+    if (index == holder_ && phase_ == Phase::kHeld) {
+      gate.open = true;
+      gate.lent = lent_;
+      gate.turn = turn_number_;
+      gate.turn_end_ns = turn_end_ns_;
+    } else if (index == armed_) {
+      gate.armed = true;
+    }
+    if (views[i].waiting && index != holder_ && views[i].resume_ns > now_ns) next = std::min(next, views[i].resume_ns);
+    if (entries_[i].laggard_since_ns != 0) next = std::min(next, now_ns + settings_.extend_ns);
+  }
+  outcome_.watch_closely = false;
+  if (turns_ && phase_ == Phase::kHeld) {
+    next = std::min(next, armed_ >= 0 ? turn_end_ns_ : turn_end_ns_ - settings_.arm_ahead_ns);
+    if (idle_since_ns_ != 0) next = std::min(next, idle_since_ns_ + settings_.idle_end_ns);
+  }
+  if (turns_ && phase_ == Phase::kDraining) {
+    const uint64_t drain = views[static_cast<size_t>(holder_)].predicted_drain_ns;
+    outcome_.watch_closely =
+        closed_ns_ == now_ns || (drain <= now_ns + settings_.arm_ahead_ns && now_ns <= drain + settings_.arm_ahead_ns);
+    next = std::min({next, closed_ns_ + settings_.overrun_ns,
+                     std::max(now_ns + settings_.idle_end_ns,
+                              drain > settings_.arm_ahead_ns ? drain - settings_.arm_ahead_ns : 0)});
+  }
+  if (armed_ >= 0 && turns_) outcome_.watch_closely = true;
+  outcome_.next_ns = std::max(next, now_ns + 1);
+  outcome_.turns = turns_;
+}
+
+const Arbiter::Outcome& Arbiter::step(uint64_t now_ns, std::span<const ContainerView> views) {
+  observe(now_ns, views);
+  const bool wanted = turns_wanted(now_ns);
+  if (wanted && !turns_) {
+    // Whoever has work in flight drains first; the one with most to drain counts as the holder of a turn that ends.
+    turns_ = true;
+    holder_ = -1;
+    armed_ = -1;
+    phase_ = Phase::kFree;
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      if (!views[i].dirty) continue;
+      if (holder_ >= 0) entries_[i].laggard_since_ns = now_ns;
+      if (holder_ >= 0) continue;
+      holder_ = static_cast<int>(i);
+      charged_ns_ = opened_ns_ = now_ns;
+      close(now_ns);
+    }
+  } else if (!wanted && turns_) {
+    if (holder_ >= 0) end_turn(now_ns);
+    turns_ = false;
+    armed_ = -1;
+    for (Entry& entry : entries_) entry.laggard_since_ns = 0;
+  }
+  if (turns_) advance(now_ns, views);
+  publish(now_ns, views);
+  return outcome_;
+}
+
+}  // namespace sluice::core
