@@ -35,6 +35,16 @@
 #define NVML_SYSTEM_NVML_VERSION_BUFFER_SIZE 80
 #define NVML_GSP_FIRMWARE_VERSION_BUF_SIZE 64
 
+// The two spellings of a UUID that nvmlDeviceGetHandleByUUIDV takes.
+#define NVML_UUID_TYPE_ASCII 1
+#define NVML_UUID_TYPE_BINARY 2
+
+// Metrics of nvmlGpmMetricsGet that the simulated card knows: percent of the time between two samples.
+#define NVML_GPM_METRIC_GRAPHICS_UTIL 1
+#define NVML_GPM_METRIC_SM_UTIL 2
+#define NVML_GPM_METRIC_SM_OCCUPANCY 3
+#define NVML_GPM_METRIC_DRAM_BW_UTIL 10
+
 // nvmlDeviceGetArchitecture.
 #define NVML_DEVICE_ARCH_VOLTA 5
 #define NVML_DEVICE_ARCH_TURING 6
