@@ -9,6 +9,7 @@
 #define SLUICE_ABI_CUDA_H_
 
 #include "abi/cuda_enums.h"
+#include "abi/cuda_flags.h"
 #include "abi/cuda_structs.h"
 
 // The version of the interface described here: 1000 x major + 10 x minor.

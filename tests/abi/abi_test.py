@@ -33,7 +33,7 @@ def faults_of(abi, vendor, work):
     faults = []
 
     cuda = abi_compare.Declarations(*[(abi / name).read_text() for name in
-                                      ("cuda.h", "cuda_enums.h", "cuda_structs.h")])
+                                      ("cuda.h", "cuda_enums.h", "cuda_flags.h", "cuda_structs.h")])
     nvml = abi_compare.Declarations(*[(abi / name).read_text() for name in
                                       ("nvml.h", "nvml_enums.h", "nvml_structs.h")])
     assert len(cuda.constants) > 650 and len(cuda.structures) > 70, "our headers were not understood"
