@@ -19,17 +19,26 @@ Error errno_error(std::string_view what, std::string_view path, int errno_value)
   ErrorCode code = ErrorCode::kInternal;
   switch (errno_value) {
     case ENOENT:
-    case ENOTDIR: code = ErrorCode::kNotFound; break;
+    case ENOTDIR:
+      code = ErrorCode::kNotFound;
+      break;
     case EACCES:
     case EPERM:
-    case EROFS: code = ErrorCode::kPermission; break;
+    case EROFS:
+      code = ErrorCode::kPermission;
+      break;
     case ENOSPC:
     case EDQUOT:
     case EMFILE:
     case ENFILE:
-    case ENOMEM: code = ErrorCode::kExhausted; break;
-    case EEXIST: code = ErrorCode::kExists; break;
-    default: break;
+    case ENOMEM:
+      code = ErrorCode::kExhausted;
+      break;
+    case EEXIST:
+      code = ErrorCode::kExists;
+      break;
+    default:
+      break;
   }
   return {code, fmt::format("{} {}: {}", what, path, std::strerror(errno_value))};
 }
@@ -70,7 +79,7 @@ Result<void> write_file_atomic(const std::string& path, std::string_view text, m
 }
 
 Result<void> make_directories(const std::string& path, mode_t mode) {
-  for (size_t slash = path.find('/', 1); ; slash = path.find('/', slash + 1)) {
+  for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     std::string part = path.substr(0, slash);
     if (::mkdir(part.c_str(), mode) != 0 && errno != EEXIST) return errno_error("cannot create directory", part, errno);
     if (slash == std::string::npos) return {};

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <boost/json/stream_parser.hpp>
 #include <boost/json/serialize.hpp>
+#include <boost/json/stream_parser.hpp>
 #include <cmath>
 
 namespace sluice::json {
@@ -11,14 +11,20 @@ namespace {
 
 std::string_view kind_name(const Value& value) {
   switch (value.kind()) {
-    case boost::json::kind::null: return "null";
-    case boost::json::kind::bool_: return "a boolean";
+    case boost::json::kind::null:
+      return "null";
+    case boost::json::kind::bool_:
+      return "a boolean";
     case boost::json::kind::int64:
     case boost::json::kind::uint64:
-    case boost::json::kind::double_: return "a number";
-    case boost::json::kind::string: return "a string";
-    case boost::json::kind::array: return "a list";
-    case boost::json::kind::object: return "an object";
+    case boost::json::kind::double_:
+      return "a number";
+    case boost::json::kind::string:
+      return "a string";
+    case boost::json::kind::array:
+      return "a list";
+    case boost::json::kind::object:
+      return "an object";
   }
   return "unknown";
 }
@@ -99,7 +105,9 @@ Result<Value> parse(std::string_view text) {
   return parser.release();
 }
 
-std::string to_string(const Value& value) { return boost::json::serialize(value); }
+std::string to_string(const Value& value) {
+  return boost::json::serialize(value);
+}
 
 std::string to_pretty_string(const Value& value) {
   std::string out;
@@ -110,9 +118,15 @@ std::string to_pretty_string(const Value& value) {
 Result<std::string> get_string(const Object& object, std::string_view key) {
   return as_string(key, present(object, key));
 }
-Result<int64_t> get_int(const Object& object, std::string_view key) { return as_int(key, present(object, key)); }
-Result<double> get_double(const Object& object, std::string_view key) { return as_double(key, present(object, key)); }
-Result<bool> get_bool(const Object& object, std::string_view key) { return as_bool(key, present(object, key)); }
+Result<int64_t> get_int(const Object& object, std::string_view key) {
+  return as_int(key, present(object, key));
+}
+Result<double> get_double(const Object& object, std::string_view key) {
+  return as_double(key, present(object, key));
+}
+Result<bool> get_bool(const Object& object, std::string_view key) {
+  return as_bool(key, present(object, key));
+}
 
 Result<std::string> get_string_or(const Object& object, std::string_view key, std::string fallback) {
   const Value* value = present(object, key);

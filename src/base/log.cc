@@ -36,7 +36,9 @@ void append_value(std::string& line, std::string_view value) {
 
 }  // namespace
 
-void set_level(Level level) { minimum.store(level, std::memory_order_relaxed); }
+void set_level(Level level) {
+  minimum.store(level, std::memory_order_relaxed);
+}
 
 void write(Level level, std::string_view message, std::initializer_list<Field> fields) {
   if (level < minimum.load(std::memory_order_relaxed)) return;

@@ -22,9 +22,17 @@ struct Field {
 void set_level(Level level);
 void write(Level level, std::string_view message, std::initializer_list<Field> fields);
 
-inline void debug(std::string_view message, std::initializer_list<Field> fields = {}) { write(Level::kDebug, message, fields); }
-inline void info(std::string_view message, std::initializer_list<Field> fields = {}) { write(Level::kInfo, message, fields); }
-inline void warning(std::string_view message, std::initializer_list<Field> fields = {}) { write(Level::kWarning, message, fields); }
-inline void error(std::string_view message, std::initializer_list<Field> fields = {}) { write(Level::kError, message, fields); }
+inline void debug(std::string_view message, std::initializer_list<Field> fields = {}) {
+  write(Level::kDebug, message, fields);
+}
+inline void info(std::string_view message, std::initializer_list<Field> fields = {}) {
+  write(Level::kInfo, message, fields);
+}
+inline void warning(std::string_view message, std::initializer_list<Field> fields = {}) {
+  write(Level::kWarning, message, fields);
+}
+inline void error(std::string_view message, std::initializer_list<Field> fields = {}) {
+  write(Level::kError, message, fields);
+}
 
 }  // namespace sluice::log

@@ -10,10 +10,14 @@ namespace {
 std::string escape(std::string_view text, bool quotes) {
   std::string out;
   for (char c : text) {
-    if (c == '\\') out += "\\\\";
-    else if (c == '\n') out += "\\n";
-    else if (c == '"' && quotes) out += "\\\"";
-    else out += c;
+    if (c == '\\')
+      out += "\\\\";
+    else if (c == '\n')
+      out += "\\n";
+    else if (c == '"' && quotes)
+      out += "\\\"";
+    else
+      out += c;
   }
   return out;
 }
@@ -35,9 +39,12 @@ void MetricsText::sample(std::string_view name, Labels labels, double value) {
     }
     text_ += '}';
   }
-  if (std::isnan(value)) text_ += " NaN\n";
-  else if (std::isinf(value)) text_ += value > 0 ? " +Inf\n" : " -Inf\n";
-  else text_ += fmt::format(" {}\n", value);
+  if (std::isnan(value))
+    text_ += " NaN\n";
+  else if (std::isinf(value))
+    text_ += value > 0 ? " +Inf\n" : " -Inf\n";
+  else
+    text_ += fmt::format(" {}\n", value);
 }
 
 }  // namespace sluice

@@ -32,18 +32,30 @@ struct Error {
   }
 };
 
-inline Error invalid(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
-inline Error not_found(std::string message) { return {ErrorCode::kNotFound, std::move(message)}; }
-inline Error permission(std::string message) { return {ErrorCode::kPermission, std::move(message)}; }
-inline Error unavailable(std::string message) { return {ErrorCode::kUnavailable, std::move(message)}; }
-inline Error exhausted(std::string message) { return {ErrorCode::kExhausted, std::move(message)}; }
-inline Error internal(std::string message) { return {ErrorCode::kInternal, std::move(message)}; }
+inline Error invalid(std::string message) {
+  return {ErrorCode::kInvalid, std::move(message)};
+}
+inline Error not_found(std::string message) {
+  return {ErrorCode::kNotFound, std::move(message)};
+}
+inline Error permission(std::string message) {
+  return {ErrorCode::kPermission, std::move(message)};
+}
+inline Error unavailable(std::string message) {
+  return {ErrorCode::kUnavailable, std::move(message)};
+}
+inline Error exhausted(std::string message) {
+  return {ErrorCode::kExhausted, std::move(message)};
+}
+inline Error internal(std::string message) {
+  return {ErrorCode::kInternal, std::move(message)};
+}
 
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}        // NOLINT: implicit on purpose
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}    // NOLINT: implicit on purpose
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit on purpose
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit on purpose
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }

@@ -31,8 +31,10 @@ Result<json::Value> convert(const YAML::Node& node, int depth) {
   if (depth > kMaxDepth) return invalid(fmt::format("more than {} levels of nesting", kMaxDepth));
   switch (node.Type()) {
     case YAML::NodeType::Undefined:
-    case YAML::NodeType::Null: return json::Value(nullptr);
-    case YAML::NodeType::Scalar: return scalar(node);
+    case YAML::NodeType::Null:
+      return json::Value(nullptr);
+    case YAML::NodeType::Scalar:
+      return scalar(node);
     case YAML::NodeType::Sequence: {
       json::Array array;
       for (const YAML::Node& item : node) {
@@ -49,8 +51,8 @@ Result<json::Value> convert(const YAML::Node& node, int depth) {
           return invalid(fmt::format("line {}: a key that is not plain text", member.first.Mark().line + 1));
         }
         if (object.contains(member.first.Scalar())) {
-          return invalid(fmt::format("line {}: key '{}' stands twice", member.first.Mark().line + 1,
-                                     member.first.Scalar()));
+          return invalid(
+              fmt::format("line {}: key '{}' stands twice", member.first.Mark().line + 1, member.first.Scalar()));
         }
         Result<json::Value> value = convert(member.second, depth + 1);
         if (!value) return value;
@@ -77,7 +79,8 @@ bool has_alias(std::string_view text) {
 }  // namespace
 
 Result<std::vector<json::Value>> parse_documents(std::string_view text) {
-  if (text.size() > kMaxBytes) return invalid(fmt::format("{} bytes of YAML, at most {} are read", text.size(), kMaxBytes));
+  if (text.size() > kMaxBytes)
+    return invalid(fmt::format("{} bytes of YAML, at most {} are read", text.size(), kMaxBytes));
   if (has_alias(text)) return invalid("YAML aliases (*name) are not read; write the value out");
   std::vector<json::Value> documents;
   try {

@@ -1,4 +1,5 @@
-// The one place that meets yaml-cpp: YAML text becomes JSON values, so that the rest of the program knows one tree type.
+// The one place that meets yaml-cpp: YAML text becomes JSON values, so that the rest of the program knows one tree
+// type.
 #pragma once
 
 #include <string_view>

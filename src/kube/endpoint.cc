@@ -1,0 +1,199 @@
+#include "kube/endpoint.h"
+
+#include <fmt/format.h>
+#include <openssl/evp.h>
+
+#include <cstdlib>
+
+#include "base/files.h"
+#include "base/yaml.h"
+
+namespace sluice::kube {
+namespace {
+
+constexpr char kServiceAccount[] = "/var/run/secrets/kubernetes.io/serviceaccount/";
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// One kubeconfig file, with the folder that its relative paths are meant from.
+struct File {
+  std::string path;
+  json::Object root;
+
+  std::string absolute(const std::string& name) const {
+    if (name.empty() || name.front() == '/') return name;
+    size_t slash = path.rfind('/');
+    return slash == std::string::npos ? name : path.substr(0, slash + 1) + name;
+  }
+};
+
+Result<File> load_file(const std::string& path) {
+  Result<std::string> text = read_file(path, 4u << 20);
+  if (!text) return std::move(text).error();
+  Result<std::vector<json::Value>> documents = yaml::parse_documents(*text);
+  if (!documents) return std::move(documents).error().wrap(path);
+  if (documents->size() != 1 || !documents->front().is_object()) {
+    return invalid(fmt::format("{}: a kubeconfig is one YAML mapping", path));
+  }
+  return File{path, documents->front().get_object()};
+}
+
+// The member `field` of the entry called `name` in the list `list`, and the file it stands in.
+struct Entry {
+  const File* file = nullptr;
+  const json::Object* value = nullptr;
+};
+
+Result<Entry> find_entry(const std::vector<File>& files, std::string_view list, std::string_view field,
+                         std::string_view name) {
+  for (const File& file : files) {
+    const json::Value* entries = file.root.if_contains(list);
+    if (entries == nullptr || !entries->is_array()) continue;
+    for (const json::Value& entry : entries->get_array()) {
+      if (!entry.is_object()) continue;
+      Result<std::string> found = json::get_string(entry.get_object(), "name");
+      if (!found || *found != name) continue;
+      const json::Value* value = entry.get_object().if_contains(field);
+      if (value == nullptr || !value->is_object()) {
+        return invalid(fmt::format("{}: '{}' in {} has no '{}' mapping", file.path, name, list, field));
+      }
+      return Entry{&file, &value->get_object()};
+    }
+  }
+  return not_found(fmt::format("the kubeconfig has no '{}' in {}", name, list));
+}
+
+Result<std::string> decode_base64(std::string_view key, std::string text) {
+  std::erase_if(text, [](char c) { return c == '\n' || c == '\r' || c == ' '; });
+  std::string out(text.size() / 4 * 3 + 3, '\0');
+  int size = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(out.data()),
+                             reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
+  if (size < 0) return invalid(fmt::format("'{}' is not valid base64", key));
+  // EVP_DecodeBlock counts padding as zero bytes.
+  size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;
+  out.resize(static_cast<size_t>(size) - padding);
+  return out;
+}
+
+// A PEM that stands inline (`key`-data) or in a file (`key`); inline wins, as in other clients.
+Result<void> read_pem(const Entry& entry, const std::string& key, std::string& file, std::string& pem) {
+  Result<std::string> data = json::get_string_or(*entry.value, key + "-data", "");
+  if (!data) return std::move(data).error().wrap(entry.file->path);
+  Result<std::string> path = json::get_string_or(*entry.value, key, "");
+  if (!path) return std::move(path).error().wrap(entry.file->path);
+  if (data->empty()) {
+    file = entry.file->absolute(*path);
+    return {};
+  }
+  Result<std::string> decoded = decode_base64(key + "-data", *data);
+  if (!decoded) return std::move(decoded).error().wrap(entry.file->path);
+  pem = *std::move(decoded);
+  return {};
+}
+
+Result<void> read_cluster(const Entry& entry, Endpoint& endpoint) {
+  Result<std::string> server = json::get_string(*entry.value, "server");
+  if (!server) return std::move(server).error().wrap(entry.file->path);
+  endpoint.server = *server;
+  while (endpoint.server.ends_with('/')) endpoint.server.pop_back();
+  endpoint.tls_server_name = json::get_string_or(*entry.value, "tls-server-name", "").value();
+  endpoint.proxy_url = json::get_string_or(*entry.value, "proxy-url", "").value();
+  Result<bool> insecure = json::get_bool_or(*entry.value, "insecure-skip-tls-verify", false);
+  if (!insecure) return std::move(insecure).error().wrap(entry.file->path);
+  endpoint.insecure = *insecure;
+  return read_pem(entry, "certificate-authority", endpoint.ca_file, endpoint.ca_pem);
+}
+
+Result<void> read_user(const Entry& entry, Endpoint& endpoint) {
+  for (const char* plugin : {"exec", "auth-provider"}) {
+    if (entry.value->if_contains(plugin) != nullptr) {
+      return invalid(
+          fmt::format("{}: this user signs in through '{}', which is not supported; use a token, a token file "
+                      "or a client certificate",
+                      entry.file->path, plugin));
+    }
+  }
+  Result<std::string> token = json::get_string_or(*entry.value, "token", "");
+  if (!token) return std::move(token).error().wrap(entry.file->path);
+  Result<std::string> token_file = json::get_string_or(*entry.value, "tokenFile", "");
+  if (!token_file) return std::move(token_file).error().wrap(entry.file->path);
+  endpoint.token = *token;
+  endpoint.token_file = entry.file->absolute(*token_file);
+  Result<void> certificate = read_pem(entry, "client-certificate", endpoint.certificate_file, endpoint.certificate_pem);
+  if (!certificate) return certificate;
+  return read_pem(entry, "client-key", endpoint.key_file, endpoint.key_pem);
+}
+
+}  // namespace
+
+std::vector<std::string> default_kubeconfig_paths() {
+  std::vector<std::string> paths;
+  std::string list = environment("KUBECONFIG");
+  for (size_t start = 0; start <= list.size();) {
+    size_t colon = std::min(list.find(':', start), list.size());
+    if (colon > start) paths.push_back(list.substr(start, colon - start));
+    start = colon + 1;
+  }
+  if (paths.empty()) paths.push_back(environment("HOME") + "/.kube/config");
+  return paths;
+}
+
+Result<Endpoint> load_kubeconfig(const std::vector<std::string>& paths, const std::string& context) {
+  std::vector<File> files;
+  for (const std::string& path : paths) {
+    Result<File> file = load_file(path);
+    // Of several files some may be missing, as with other clients; one named alone must be there.
+    if (!file && file.error().code == ErrorCode::kNotFound && paths.size() > 1) continue;
+    if (!file) return std::move(file).error();
+    files.push_back(*std::move(file));
+  }
+  std::string name = context;
+  for (const File& file : files) {
+    if (name.empty()) name = json::get_string_or(file.root, "current-context", "").value();
+  }
+  if (name.empty()) return invalid("the kubeconfig has no current-context; name one with --context");
+  Result<Entry> chosen = find_entry(files, "contexts", "context", name);
+  if (!chosen) return std::move(chosen).error();
+  Result<std::string> cluster_name = json::get_string(*chosen->value, "cluster");
+  if (!cluster_name) return std::move(cluster_name).error().wrap(chosen->file->path);
+  Result<std::string> user_name = json::get_string(*chosen->value, "user");
+  if (!user_name) return std::move(user_name).error().wrap(chosen->file->path);
+  Result<Entry> cluster = find_entry(files, "clusters", "cluster", *cluster_name);
+  if (!cluster) return std::move(cluster).error();
+  Result<Entry> user = find_entry(files, "users", "user", *user_name);
+  if (!user) return std::move(user).error();
+
+  Endpoint endpoint;
+  endpoint.default_namespace = json::get_string_or(*chosen->value, "namespace", "default").value();
+  if (Result<void> read = read_cluster(*cluster, endpoint); !read) return std::move(read).error();
+  if (Result<void> read = read_user(*user, endpoint); !read) return std::move(read).error();
+  return endpoint;
+}
+
+Result<Endpoint> in_cluster(const std::string& root) {
+  std::string host = environment("KUBERNETES_SERVICE_HOST");
+  std::string port = environment("KUBERNETES_SERVICE_PORT");
+  if (host.empty() || port.empty()) {
+    return not_found("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is not a pod");
+  }
+  if (host.find(':') != std::string::npos) host = "[" + host + "]";
+  std::string base = root + kServiceAccount;
+  Endpoint endpoint;
+  endpoint.server = "https://" + host + ":" + port;
+  endpoint.ca_file = base + "ca.crt";
+  endpoint.token_file = base + "token";
+  if (Result<std::string> token = read_file(endpoint.token_file, 1u << 20); !token) return std::move(token).error();
+  if (Result<std::string> name = read_file(base + "namespace", 1024); name) endpoint.default_namespace = *name;
+  return endpoint;
+}
+
+Result<Endpoint> find_endpoint(const std::string& kubeconfig, const std::string& context) {
+  if (!kubeconfig.empty()) return load_kubeconfig({kubeconfig}, context);
+  if (!environment("KUBERNETES_SERVICE_HOST").empty()) return in_cluster();
+  return load_kubeconfig(default_kubeconfig_paths(), context);
+}
+
+}  // namespace sluice::kube

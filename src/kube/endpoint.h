@@ -1,0 +1,49 @@
+// Where the API server is and who we are to it: read from kubeconfig files or from the files a pod is given.
+//
+// Facts: https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/ (merging: the first file
+// that names a thing wins; relative paths resolve against the file that holds them) and
+// https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/ (in-cluster files and environment).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace sluice::kube {
+
+struct Endpoint {
+  std::string server;           // https://host:port, no trailing slash
+  std::string tls_server_name;  // empty: the host of `server`
+  bool insecure = false;        // certificate not checked
+  std::string proxy_url;
+
+  // Either a file or the PEM text itself; both empty: the system's store (CA) or none (client certificate).
+  std::string ca_file;
+  std::string ca_pem;
+  std::string certificate_file;
+  std::string certificate_pem;
+  std::string key_file;
+  std::string key_pem;
+
+  // A token that may change while we run is named by its file and read again; see TokenSource.
+  std::string token;
+  std::string token_file;
+
+  std::string default_namespace = "default";
+};
+
+// The `context` (empty: current-context) of the merged files. Errors name the file and the key that is wrong. Users
+// that sign in through an exec or auth-provider plugin are refused with a sentence that says so.
+Result<Endpoint> load_kubeconfig(const std::vector<std::string>& paths, const std::string& context);
+
+// The files that a client uses when none is named: $KUBECONFIG split at ':', else ~/.kube/config.
+std::vector<std::string> default_kubeconfig_paths();
+
+// Service account of the pod that we run in. `root` is prepended to the fixed paths, for tests.
+Result<Endpoint> in_cluster(const std::string& root = "");
+
+// A named kubeconfig, else in-cluster where the environment says so, else the default files.
+Result<Endpoint> find_endpoint(const std::string& kubeconfig, const std::string& context);
+
+}  // namespace sluice::kube
