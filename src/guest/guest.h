@@ -14,6 +14,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "guest/ledger.h"
+#include "guest/map.h"
 #include "guest/memory.h"
 #include "guest/real_cuda.h"
 #include "guest/seams.h"
@@ -46,12 +48,16 @@ struct Guest {
   Seams seams;
   // Fills seams, grant and usage; called once, in the first intercepted call. Returns page::RefusalCode.
   uint32_t (*attach)(Guest* guest);
+  // Fills the table of real functions: resolve_real_cuda, or what libnvidia-ml.so.1 needs.
+  void (*resolve)(Guest* guest);
   void* attach_context;  // for attach(), whatever it likes
 
   std::atomic<uint32_t> state;    // StartState
   std::atomic<uint32_t> starter;  // thread that runs start(), so that its own calls back into us do not wait for it
   uint32_t refusal;               // page::RefusalCode; not 0: refused
   std::atomic<uint32_t> devices_known;
+  int visible_devices[page::kMaxCards];  // real ordinals of the grant's cards, in the driver's order
+  int visible_count;
 
   const page::Grant* grant;
   page::Usage* usage;
@@ -59,7 +65,10 @@ struct Guest {
   Card cards[page::kMaxCards];
 
   RealCuda cuda;
+  HashMap<void*> hook_by_real;  // see hook_for_real()
   SpinLock devices_lock;
+  SpinLock fork_lock;
+  Points points;  // tests only; empty in the shipped libraries
   Memory memory;
 #if SLUICE_GUEST_HAS_COMPUTE
   Compute compute;
@@ -81,8 +90,13 @@ inline Guest* enter() {
 // Card of a real device number; kNoCard when the grant does not name it. Asks the driver for UUIDs at the first call
 // after cuInit; a table look-up after that.
 uint32_t card_of_device(Guest* guest, CUdevice device);
+// Fills Card::device and visible_devices by UUID. False until the driver is initialised.
+bool learn_devices(Guest* guest);
 // Card of the calling thread's current context; kNoCard when there is none. One driver call: not for launch paths.
 uint32_t current_card(Guest* guest);
+
+// The calling thread's current context, nullptr when there is none.
+CUcontext current_context(Guest* guest);
 
 // The slot of this process on a card, claimed when there is none yet (a fork starts anew). kNoSlot: all slots are taken
 // or locks do not work, and the reason is on the usage page.
@@ -90,6 +104,13 @@ uint32_t claim_slot(Guest* guest, uint32_t card);
 inline uint32_t card_slot(const Guest* guest, uint32_t card) {
   return guest->cards[card].slot.load(std::memory_order_acquire) - 1u;
 }
+
+// Starts anew in a forked child: forgets the parent's slots, book and contexts. Cheap when not forked; called by cuInit
+// and before anything is charged.
+void renew_after_fork(Guest* guest);
+
+// The ledger of a card, as a view over the pages.
+Ledger ledger_of(Guest* guest, uint32_t card);
 
 // Notes a reason on a card's account, where doctor finds it.
 void note_refusal(Guest* guest, uint32_t card, uint32_t code);

@@ -74,6 +74,18 @@ class HashMap {
     return true;
   }
 
+  // Removes every entry for which matches(key, value) is true; called once or twice for each.
+  template <typename Matches>
+  void erase_if(Matches&& matches) {
+    for (uint64_t i = 0; size_ != 0 && i <= mask_;) {
+      if (cells_[i].used && matches(cells_[i].key, cells_[i].value)) {
+        erase(cells_[i].key);  // a later cell may have moved here: look again
+      } else {
+        ++i;
+      }
+    }
+  }
+
   void clear() {
     for (uint64_t i = 0; size_ != 0 && i <= mask_; ++i) cells_[i].used = 0;
     size_ = 0;

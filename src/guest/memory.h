@@ -10,6 +10,8 @@
 #include <cstdint>
 
 #include "abi/cuda.h"
+#include "abi/nvml.h"
+#include "abi/nvml_prototypes.h"
 #include "guest/map.h"
 #include "guest/spin.h"
 #include "page/grant.h"
@@ -27,7 +29,9 @@ constexpr uint64_t round_up(uint64_t value, uint64_t granule) {
 struct Allocation {
   uint64_t bytes;  // charged
   uint32_t card;
-  uint32_t small_block;  // 1: lives in shared blocks, counted there, bytes = requested
+  uint32_t small_block;  // 1: lives in shared blocks, counted there; bytes = requested
+  uint32_t managed;
+  CUcontext context;  // dies with it
 };
 
 // Physical memory of the virtual memory calls: charged until its handles and its mappings are all gone.
@@ -51,19 +55,21 @@ struct PoolCharge {
 
 struct Context {
   uint32_t card;
-  uint64_t estimate_bytes;  // charged when it was made
-  uint64_t limits_bytes;    // charged for stack, heap and printf limits above the context's own defaults
-  uint64_t default_limits[3];
+  uint32_t defaults_known;     // bit per limit
+  uint64_t default_limits[3];  // stack, printf, heap: what the context came with, part of its estimate
+  uint64_t limits_bytes;       // charged for limits above those
 };
 
 struct Primary {
   uint32_t retains;
-  uint64_t estimate_bytes;
+  uint32_t active;
+  uint32_t booked;
   CUcontext context;
 };
 
 struct GraphExec {
-  uint64_t bytes;  // most that its allocation nodes can need
+  uint64_t bytes;   // most that its allocation nodes can need
+  uint64_t credit;  // reserved for the launch in progress
   uint32_t card;
 };
 
@@ -71,13 +77,14 @@ struct GraphExec {
 struct CardMemory {
   std::atomic<uint64_t> tracked_bytes;   // charged for allocations, pools, graphs and limits
   std::atomic<uint64_t> managed_bytes;   // part of it that the driver does not attribute to the process
+  std::atomic<uint64_t> limits_bytes;    // part of it: stack, heap and printf limits above the defaults
   std::atomic<uint64_t> overhead_bytes;  // charged for contexts and code
   std::atomic<uint32_t> contexts;
   std::atomic<uint32_t> operations;       // calls to the driver that change memory, in progress
   std::atomic<uint64_t> operations_done;  // and finished, ever
   std::atomic<uint32_t> overhead_stale;   // code was loaded or unloaded since the last measurement
-  std::atomic<uint32_t> overhead_known;   // measured at least once since the number of contexts last fell
   std::atomic<uint64_t> measured_at_ns;
+  nvmlDevice_t nvml_device;      // under measure_lock
   uint64_t graph_charged_bytes;  // of CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
   Primary primary;
 };
@@ -93,10 +100,16 @@ struct Memory {
   HashMap<PoolCharge> pools;        // by pool handle
   HashMap<Context> contexts;        // by context handle; primary contexts are in CardMemory
   HashMap<GraphExec> graph_execs;   // by handle, only those with allocation nodes
-  ::sluice::guest::Pool<Physical> physical_pool;
-  SpinLock measure_lock;             // one measurement at a time; try_lock only
-  std::atomic<uint32_t> nvml_state;  // 0 untried, 1 usable, 2 not
+  std::atomic<uint32_t> graph_exec_count;
+  Pool<Physical> physical_pool;
+  SpinLock measure_lock;                // one measurement at a time; try_lock only
+  std::atomic<uint32_t> nvml_state;     // 0 untried, 1 usable, 2 not
+  SpinLock pool_lock;                   // one pool allocation at a time: its cost is a difference of two readings
+  std::atomic<uint64_t> last_retry_ns;  // when waiting for the card to free memory last did not help
 };
+
+// Forgets everything, in a forked child: none of it is this process's. The storage is kept.
+void memory_forget(Guest* guest);
 
 // For the compute part's graph hooks. A graph with allocation nodes takes its memory at its first launch, and again at
 // any launch after a trim. begin: CUDA_ERROR_OUT_OF_MEMORY when that does not fit; else call end after the launch,

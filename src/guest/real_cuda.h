@@ -4,6 +4,7 @@
 #pragma once
 
 #include "abi/cuda.h"
+#include "abi/cuda_prototypes.h"
 
 namespace sluice::guest {
 
@@ -23,7 +24,8 @@ void resolve_real_cuda(Guest* guest);
 // The hook that stands for a real function's address, nullptr when that function is not hooked. This, and no table of
 // names and versions, is how cuGetProcAddress answers: the real driver chooses the function, we only change the
 // address.
-void* hook_for_real(Guest* guest, void* real);
+// `symbol` is the name the program asked for: drivers may let several functions share one address.
+void* hook_for_real(Guest* guest, const char* symbol, void* real);
 // The hook of an exported name, nullptr when the name is not hooked.
 void* hook_for_name(const char* name);
 

@@ -41,6 +41,8 @@ class Identity {
   virtual uint64_t exec_token() = 0;
   // True in a process forked from the one that was set up: everything must be claimed anew.
   virtual bool forked() = 0;
+  // Accepts the forked process as one of its own: forked() is false again, exec_token() is a new one, no lock is held.
+  virtual void renew() = 0;
   // Record locks on the usage file's byte `offset`, owned by the process (not the thread). try_lock never blocks.
   virtual bool try_lock(uint64_t offset) = 0;
   virtual void unlock(uint64_t offset) = 0;

@@ -14,7 +14,14 @@ class SpinLock {
  public:
   void lock(Waiter* waiter) {
     while (word_.exchange(1, std::memory_order_acquire) != 0) {
-      while (word_.load(std::memory_order_relaxed) != 0) waiter->spin_pause();
+      for (uint32_t round = 0; word_.load(std::memory_order_relaxed) != 0; ++round) {
+        // A holder that lost its processor will not come back while this thread spins on it.
+        if (round < 200) {
+          waiter->spin_pause();
+        } else {
+          waiter->sleep_ns(20'000);
+        }
+      }
     }
   }
   bool try_lock() { return word_.exchange(1, std::memory_order_acquire) == 0; }

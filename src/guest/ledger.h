@@ -1,0 +1,74 @@
+// The shared ledger of one card: how much of its memory the container's processes are charged for, and the rule that a
+// sum over the limit is refused.
+//
+// There is no stored total, since a process killed between "change the total" and "change my part" would leave it wrong
+// for ever. The total is the sum over the slots, taken under a mutex; a process changes only its own slot, with one
+// store. So whatever step a SIGKILL hits, the sum is right: a reservation is either in the slot or not made.
+//
+// Mutex: two things in a fixed order. The record lock on ledger_lock_byte excludes other processes and is dropped by
+// the kernel when its holder dies. It does not exclude threads or a second copy of the library in this process (they
+// "hold" it too), so Account::ledger_owner does that:
+//   take:  word not mine -> lock the byte -> set the word to mine by compare-and-swap -> lock the byte again
+//   leave: unlock the byte -> word to 0 by compare-and-swap
+// The second locking matters: between a thread's look at the word and its compare-and-swap another thread of the
+// process may have left, and its unlock drops the byte for all of them. Once the word is mine, nobody in this process
+// is in the middle of leaving, so the second locking tells the truth. A word with another token is left over from a
+// dead process (its owner would hold the byte) and may be overwritten. Waiting is bounded by kMutexWaitNs: behind a
+// stopped process the allocation fails, counted, instead of hanging.
+//
+// What stays charged after its process has died (slot live, lock gone, bytes not zero) counts on until the agent has
+// seen that the card freed it and clears the slot; claimers leave such slots alone.
+#pragma once
+
+#include <cstdint>
+
+#include "guest/points.h"
+#include "guest/seams.h"
+#include "page/grant.h"
+#include "page/usage.h"
+
+namespace sluice::guest {
+
+inline constexpr uint64_t kMutexWaitNs = 50'000'000;
+inline constexpr uint32_t kNoLedgerSlot = ~0u;
+
+enum class Reserve { kGranted, kOverLimit, kBusy };
+
+// A view over the pages; holds no state of its own.
+struct Ledger {
+  const page::GrantCard* grant;
+  page::UsageCard* usage;
+  uint32_t card;
+  Seams seams;
+  Points points;
+
+  // Finds this process's slot (another copy of the library may have claimed it) or claims a free one. kNoLedgerSlot:
+  // none is free (or the mutex could not be had in time).
+  uint32_t claim();
+
+  // Charges `bytes` to the slot if the sum stays within the limit (0 = no limit).
+  Reserve reserve(uint32_t slot, uint64_t bytes);
+  // Charges without asking: what the card already spends (measured overhead).
+  void charge(uint32_t slot, uint64_t bytes);
+  void give_back(uint32_t slot, uint64_t bytes);
+
+  // Sum over live slots with the agent's corrections, saturating. Lock-free: exact when nothing changes.
+  uint64_t charged_bytes() const;
+  // What programs are told: total = limit, or the card's size when there is no limit; used = the larger of the sum
+  // here and the agent's figure from NVML; never more than total.
+  struct View {
+    uint64_t total_bytes;
+    uint64_t used_bytes;
+    uint64_t free_bytes;
+  };
+  View view() const;
+
+  bool lock();
+  void unlock();
+
+ private:
+  uint32_t find_own(uint64_t token) const;
+  bool try_claim(uint32_t slot, uint64_t token);
+};
+
+}  // namespace sluice::guest
