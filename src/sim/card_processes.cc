@@ -91,6 +91,7 @@ void Card::finish_teardown(Index index) {
   for (Index c = 1; c <= file_->header.tables.cells.high; ++c) {
     if (cell(c).state == LiveState::kLive && cell(c).process == index) free_cell(c);
   }
+  edit_header().contents_bytes -= std::min(file_->header.contents_bytes, process(index).contents_bytes);
   const uint32_t serial = process(index).serial;
   free_process(index);
   commit();

@@ -79,8 +79,13 @@ class Memory {
   struct File;
   struct Chunk;
   File* file_of(uint32_t serial);
-  bool keep_contents(File& file, uint64_t offset, uint64_t length);
+  bool open_range();
+  uint64_t kept_prefix(File& file, uint64_t offset, uint64_t length, bool for_writing, bool* kept);
+  bool keep_granule(File& file, uint64_t granule);
+  void drop_contents(uint64_t offset, uint64_t bytes);
+  CUresult allocate_block(Index context_record, uint64_t bytes, BlockKind kind, Index* block);
   CUresult allocate_small(CUcontext context, Index context_record, uint64_t bytes, BlockKind kind, CUdeviceptr* out);
+  void free_small(Chunk& chunk, uint64_t address, uint64_t bytes);
 
   Process& process_;
   int card_;
@@ -88,9 +93,9 @@ class Memory {
   uint64_t base_ = 0, range_ = 0;
   std::map<uint64_t, uint64_t> free_addresses_;  // start -> bytes
   std::map<uint64_t, uint64_t> free_contents_;
-  uint64_t contents_end_ = 0;
-  std::map<uint64_t, Mapping> mappings_;  // by address
+  std::map<uint64_t, Mapping> mappings_;         // by address
   std::map<uint64_t, std::unique_ptr<Chunk>> chunks_;
+  std::unordered_map<CUcontext, Chunk*> roomy_;  // where the next small allocation is tried first
   std::map<uint32_t, std::unique_ptr<File>> files_;
   uint64_t next_buffer_id_ = 1;
 };

@@ -5,10 +5,13 @@
 // functions sim_cuXxx; libcuda.so.1 exports them under their real names.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -44,18 +47,65 @@ struct Thread {
 template <typename T>
 class HandlePool {
  public:
-  ~HandlePool();
-  T* make();  // nullptr when capacity is reached
-  void free(T* object);
-  T* find(const void* handle);  // nullptr unless it is live
+  HandlePool() = default;
+  HandlePool(const HandlePool&) = delete;
+  HandlePool& operator=(const HandlePool&) = delete;
+  ~HandlePool() {
+    each([this](T& object) { free(&object); });
+    if (slots_ != nullptr) munmap(slots_, kCapacity * sizeof(Slot));
+  }
+
+  // nullptr when the capacity is reached.
+  T* make() {
+    if (slots_ == nullptr) {
+      void* at = mmap(nullptr, kCapacity * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (at == MAP_FAILED) return nullptr;
+      slots_ = static_cast<Slot*>(at);
+    }
+    Slot* slot = free_;
+    if (slot != nullptr) {
+      free_ = slot->next;
+    } else {
+      if (high_ == kCapacity) return nullptr;
+      slot = slots_ + high_++;
+    }
+    slot->alive = true;
+    ++live_;
+    return new (slot->bytes) T();
+  }
+
+  void free(T* object) {
+    auto* slot = reinterpret_cast<Slot*>(object);
+    object->~T();
+    slot->alive = false;
+    slot->next = free_;
+    free_ = slot;
+    --live_;
+  }
+
+  // nullptr unless it is the handle of a live object.
+  T* find(const void* handle) {
+    const auto at = reinterpret_cast<uintptr_t>(handle), base = reinterpret_cast<uintptr_t>(slots_);
+    if (slots_ == nullptr || at < base || at >= base + high_ * sizeof(Slot) || (at - base) % sizeof(Slot) != 0) return nullptr;
+    Slot* slot = slots_ + (at - base) / sizeof(Slot);
+    return slot->alive ? reinterpret_cast<T*>(slot->bytes) : nullptr;
+  }
+
   template <typename F>
-  void each(F f);
+  void each(F f) {
+    for (size_t i = 0; i < high_; ++i) {
+      if (slots_[i].alive) f(*reinterpret_cast<T*>(slots_[i].bytes));
+    }
+  }
   size_t live() const { return live_; }
 
  private:
   static constexpr size_t kCapacity = 1u << 20;
-  struct Slot;
-  bool reserve();
+  struct Slot {
+    alignas(T) unsigned char bytes[sizeof(T)];  // first, so that an object's address is its slot's
+    bool alive;
+    Slot* next;
+  };
   Slot* slots_ = nullptr;
   size_t high_ = 0, live_ = 0;
   Slot* free_ = nullptr;
@@ -120,8 +170,11 @@ class Process {
 
   // cuInit: opens the cards. CUDA_ERROR_NO_DEVICE when the folder has none.
   CUresult initialise();
+  // Registers the process with a card; done by the first context there.
+  CUresult attach(int ordinal);
   bool initialised() const { return initialised_; }
-  bool forked() const;
+  bool forked() const { return forked_; }
+  void set_forked();
   // What SIGKILL does to a simulated process; no API call may follow.
   void kill();
 
@@ -145,6 +198,11 @@ class Process {
   CUresult wait(int card, const std::function<bool(Card&)>& done, const std::function<uint64_t(Card&)>& bound,
                 WaitMode mode);
 
+  // Appends to a stream; waits while it is full, holding whatever locks the caller holds.
+  CUresult submit(Stream& stream, Submission what, CommandRef* made = nullptr, bool count_depth = true);
+  // Words that wait-value commands of this process look at: told by their address (host-readable pointer).
+  void watch_word(int card, uint64_t address, volatile void* bytes);
+
   // Makes sure that a thread looks after host functions and values while the program does not call.
   void need_service();
 
@@ -159,6 +217,9 @@ class Process {
  private:
   friend class ProcessService;
   void run_due(int card);
+  void look_at_words(int card);
+  static void service_main(void* self);
+  void service_loop();
   Host& host_;
   std::string folder_, name_;
   int32_t pid_;
@@ -167,11 +228,16 @@ class Process {
   bool killed_ = false;
   int owner_pid_ = 0;
   std::vector<Device> devices_;
-  HostLock effects_lock_;
+  HostLock effects_lock_;   // the maps
+  HostLock effects_order_;  // held while effects are applied
   uint64_t next_effect_ = 1;
   std::unordered_map<uint64_t, std::function<void()>> effects_;
   std::unordered_map<uint64_t, std::function<void()>> host_functions_;
+  std::unordered_map<uint64_t, std::pair<int, volatile void*>> words_;
+  std::vector<uint64_t> last_reap_ns_;
+  std::atomic<int> applying_{0};  // threads that are doing what is due: others wait for them before they report it done
   std::atomic<bool> service_running_{false};
+  bool forked_ = false;
   std::atomic<bool> stopping_{false};
 };
 
