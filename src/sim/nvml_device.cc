@@ -72,6 +72,11 @@ uint64_t bar1_bytes(const ProfileData& profile) {
   return bytes;
 }
 
+// What the driver keeps for itself: never more than programs cannot have anyway, so that free memory is never negative.
+uint64_t reserved_bytes(const ProfileData& profile) {
+  return std::min(profile.reserved_bytes, profile.nvml_total_bytes - profile.cuda_total_bytes);
+}
+
 unsigned pcie_generation(const ProfileData& profile) {
   if (profile.architecture >= NVML_DEVICE_ARCH_HOPPER) return 5;
   return profile.architecture >= NVML_DEVICE_ARCH_AMPERE ? 4 : 3;
@@ -264,7 +269,7 @@ nvmlReturn_t sim_nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memo
     if (memory == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
     const ProfileData& p = v.card.profile();
     memory->total = p.nvml_total_bytes;
-    memory->used = p.reserved_bytes + v.card.used_bytes();  // the first form has no place for the reserved part
+    memory->used = reserved_bytes(p) + v.card.used_bytes();  // the first form has no place for the reserved part
     memory->free = memory->total - memory->used;
     return NVML_SUCCESS;
   });
@@ -276,7 +281,7 @@ nvmlReturn_t sim_nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t
     if (memory->version != NVML_VERSION_WORD(nvmlMemory_v2_t, 2)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     const ProfileData& p = v.card.profile();
     memory->total = p.nvml_total_bytes;
-    memory->reserved = p.reserved_bytes;
+    memory->reserved = reserved_bytes(p);
     memory->used = v.card.used_bytes();
     memory->free = memory->total - memory->reserved - memory->used;
     return NVML_SUCCESS;
