@@ -1,0 +1,48 @@
+// The links of the chain from driver to page, each with a check that says whether it holds, what was found and how to
+// mend it. Checks look and try; they change nothing that lasts. The order is that of the chain: the first broken link
+// is usually why the later ones are.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "agent/client.h"
+#include "agent/protocol.h"
+#include "base/result.h"
+
+namespace sluice::cli {
+
+enum class LinkState {
+  kHolds,
+  kNote,  // works, but the user should know
+  kBroken,
+};
+const char* to_string(LinkState state);
+
+struct Link {
+  std::string name;  // "driver", "kernel: futex"
+  LinkState state = LinkState::kHolds;
+  std::string found;  // one sentence or less
+  std::string mend;   // not empty unless kHolds
+};
+
+std::vector<Link> check_driver();           // where the pair lies, and its names against our table
+std::vector<Link> check_device_nodes();     // of the vendor's driver, where it is there
+std::vector<Link> check_kernel();           // namespaces, openat2, futex, record locks
+std::vector<Link> check_guest_libraries();  // of this installation: there, ours, loadable
+std::vector<Link> check_agent(const Result<agent::Client>& client);
+std::vector<Link> check_cards(const agent::ListAnswer& list);
+// Grant and usage pages of the running grants, where this user may read them.
+std::vector<Link> check_pages(const agent::ListAnswer& list);
+
+// Names that the driver exports and the table lacks. Pure; both sorted. Names that programs cannot ask for (not of the
+// cu/nvml families) are left out.
+std::vector<std::string> unknown_names(const std::vector<std::string>& exported, const std::vector<std::string>& known);
+
+// The sentence for page::RefusalCode; empty for none and for values that are no code.
+std::string refusal_text(uint32_t code);
+
+// The folder of our libraries for this program: SLUICE_GUEST_DIR, beside it in a build folder, or as installed.
+std::string guest_directory();
+
+}  // namespace sluice::cli

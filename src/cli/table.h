@@ -1,0 +1,27 @@
+// Columns of text for people: as wide as their widest cell, two spaces between, numbers to the right. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace sluice::cli {
+
+struct Column {
+  std::string title;
+  bool right = false;  // numbers
+};
+
+// Rows may be shorter than the columns. Every line ends with a newline and has no spaces at its end.
+std::string table(const std::vector<Column>& columns, const std::vector<std::vector<std::string>>& rows);
+
+// "2 h 5 min", "41 s": the two largest parts.
+std::string duration_text(int64_t seconds);
+
+// A bar of `width` cells for 0..100 percent, ASCII only: "######......".
+std::string bar(double percent, int width);
+
+// At most `width` characters, cut with "~". Control characters become '?', so that a program's name cannot steer the
+// terminal.
+std::string fit(const std::string& text, size_t width);
+
+}  // namespace sluice::cli
