@@ -17,6 +17,7 @@ constexpr int kRight = 24;
 constexpr int kTop = 44;
 constexpr int kBottom = 56;
 constexpr int kLegendRow = 18;
+constexpr double kLetterWidth = 7;  // generous for 12-pixel sans-serif
 
 struct Range {
   double least = std::numeric_limits<double>::infinity();
@@ -97,12 +98,37 @@ Result<void> check(const Plot& plot) {
   return {};
 }
 
+struct LegendEntry {
+  size_t index;  // of the series
+  double x;
+  double y;
+};
+
+// Named series in rows between title and frame.
+std::vector<LegendEntry> legend(const Plot& plot) {
+  std::vector<LegendEntry> entries;
+  double x = kLeft;
+  double y = kTop;
+  for (size_t i = 0; i < plot.series.size(); ++i) {
+    if (plot.series[i].name.empty()) continue;
+    const double width = 44 + kLetterWidth * static_cast<double>(plot.series[i].name.size());
+    if (x > kLeft && x + width > plot.width - kRight) {
+      x = kLeft;
+      y += kLegendRow;
+    }
+    entries.push_back({i, x, y});
+    x += width;
+  }
+  return entries;
+}
+
 Frame frame_of(const Plot& plot) {
   Frame frame{};
   frame.left = kLeft;
-  frame.top = kTop;
+  const std::vector<LegendEntry> entries = legend(plot);
+  frame.top = entries.empty() ? kTop : entries.back().y + 10;
   frame.width = plot.width - kLeft - kRight;
-  frame.height = plot.height - kTop - kBottom;
+  frame.height = std::max(plot.height - frame.top - kBottom, 20.0);
   for (const Series& series : plot.series) {
     for (const Point& point : series.points) {
       frame.x.take(point.x);
@@ -172,15 +198,13 @@ void draw_rules(std::string& out, const Plot& plot, const Frame& frame) {
   }
 }
 
-void draw_legend(std::string& out, const Plot& plot, const Frame& frame) {
-  double y = frame.top + 16;
-  for (size_t i = 0; i < plot.series.size(); ++i) {
-    if (plot.series[i].name.empty()) continue;
+void draw_legend(std::string& out, const Plot& plot) {
+  for (const LegendEntry& entry : legend(plot)) {
     out += fmt::format(
         "<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{2:.1f}\" y2=\"{1:.1f}\" stroke=\"{3}\" stroke-width=\"3\"/>\n",
-        frame.left + 10, y - 4, frame.left + 32, kColours[i % kColourCount]);
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", frame.left + 38, y, escaped(plot.series[i].name));
-    y += kLegendRow;
+        entry.x, entry.y - 4, entry.x + 22, kColours[entry.index % kColourCount]);
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", entry.x + 28, entry.y,
+                       escaped(plot.series[entry.index].name));
   }
 }
 
@@ -215,7 +239,7 @@ Result<std::string> render(const Plot& plot) {
   draw_axes(out, plot, frame);
   draw_rules(out, plot, frame);
   for (size_t i = 0; i < plot.series.size(); ++i) draw_series(out, plot.series[i], i, frame);
-  draw_legend(out, plot, frame);
+  draw_legend(out, plot);
   out += "</svg>\n";
   return out;
 }

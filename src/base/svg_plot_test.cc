@@ -24,9 +24,9 @@ TEST(SvgPlot, DrawsWhatItIsGiven) {
   ASSERT_TRUE(text.ok()) << text.error().message;
   EXPECT_NE(text->find("Use &amp; share"), std::string::npos);
   EXPECT_NE(text->find("a&lt;b"), std::string::npos);
-  // The first series runs from the lower left to the upper right corner of the frame (70..976, 44..344).
-  EXPECT_NE(text->find("d=\"M70.0 344.0L976.0 44.0\""), std::string::npos) << *text;
-  EXPECT_NE(text->find("d=\"M70.0 194.0L976.0 194.0\""), std::string::npos);
+  // The first series runs from the lower left to the upper right corner of the frame (70..976, 54..344).
+  EXPECT_NE(text->find("d=\"M70.0 344.0L976.0 54.0\""), std::string::npos) << *text;
+  EXPECT_NE(text->find("d=\"M70.0 199.0L976.0 199.0\""), std::string::npos);
   EXPECT_NE(text->find(">limit<"), std::string::npos);
   EXPECT_EQ(text->substr(text->size() - 7), "</svg>\n");
 }
@@ -34,13 +34,13 @@ TEST(SvgPlot, DrawsWhatItIsGiven) {
 TEST(SvgPlot, StepsHoldTheirValue) {
   Plot plot = two_lines();
   plot.series[0].step = true;
-  EXPECT_NE(render(plot)->find("d=\"M70.0 344.0H976.0V44.0\""), std::string::npos);
+  EXPECT_NE(render(plot)->find("d=\"M70.0 344.0H976.0V54.0\""), std::string::npos);
 }
 
 TEST(SvgPlot, ValuesOutsideTheAxisStayInTheFrame) {
   Plot plot = two_lines();
   plot.series[0].points[1].y = 1e6;
-  EXPECT_NE(render(plot)->find("L976.0 44.0"), std::string::npos);
+  EXPECT_NE(render(plot)->find("L976.0 54.0"), std::string::npos);
 }
 
 TEST(SvgPlot, RefusesWhatCannotBeDrawn) {
