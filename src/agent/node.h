@@ -1,0 +1,203 @@
+// The node: cards, grants and what is known about them. One mutex guards all of it; whoever holds it makes no call to
+// NVML and never waits for a program, so that a sick card or a slow peer delays nobody. Turns are named elsewhere (one
+// keeper per card, with a lock and a thread of its own).
+//
+// Who calls what: connections call the operations (Peer says for whom), the probe thread calls probe() some forty times a
+// second, each card's thread calls before_reading()/card_read()/card_failed(), the finder calls cards_found().
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "agent/cards.h"
+#include "agent/grant_pages.h"
+#include "agent/grant_record.h"
+#include "agent/protocol.h"
+#include "agent/slot_watch.h"
+#include "agent/turn_keeper.h"
+#include "core/node.h"
+
+namespace sluice::agent {
+
+struct NodeOptions {
+  std::string run_directory;
+  std::string guest_directory;      // our libcuda.so.1 and libnvidia-ml.so.1
+  std::string driver_directory;     // empty: searched
+  std::string card_lock_directory;
+  int64_t unit_mib = 1024;          // memory unit
+  int32_t max_grants_per_card = 20;
+  core::CardOrder card_order = core::CardOrder::kBinpack;
+  bool allow_priority = false;      // weight and high priority of users other than the agent's own
+};
+
+// Who asks, by the kernel's word.
+struct Peer {
+  int64_t pid = 0;
+  int64_t uid = 0;
+};
+
+using HostFactory = std::function<std::unique_ptr<TurnHost>()>;
+
+// A card that this agent serves.
+struct CardUnit {
+  CardInfo info;       // info.index is unique on the node for as long as the agent lives
+  Fd lock;             // machine-wide; invalid: another agent has the card
+  std::string held_by;  // why it is not ours
+  bool lost = false;
+  std::optional<uint32_t> policy;  // by set-policy
+  uint32_t policy_in_force = 0;
+  std::unique_ptr<TurnHost> host;
+  std::unique_ptr<TurnKeeper> keeper;
+  std::thread keeper_thread;
+  CardReading reading;         // the last one
+  bool read_once = false;
+  int quiet_rounds = 0;        // readings in a row in which the card was much busier than the pages say
+  std::map<int64_t, int> strangers;  // pid -> readings in a row
+  ~CardUnit();
+};
+
+// One card of a grant.
+struct GrantCard {
+  CardUnit* unit = nullptr;  // nullptr: the card is not there now
+  core::Share share;
+  std::unique_ptr<SlotWatch> watch = std::make_unique<SlotWatch>();
+  std::deque<std::pair<uint64_t, uint64_t>> busy;  // (time, settled busy total), a little over one second
+  double utilisation = 0;   // percent of the card, last second
+  uint64_t refused_allocations = 0;
+  int64_t tampering = 0;
+  uint64_t overruns_seen = 0;
+  bool differs = false;
+};
+
+struct Holder {
+  ProcessId process;
+  Fd pidfd;
+};
+
+struct Grant {
+  GrantRecord record;
+  std::shared_ptr<GrantPages> pages;  // nullptr: of a layout this agent cannot read; held as taken until its holders end
+  std::vector<GrantCard> cards;
+  std::vector<Holder> holders;        // runner first
+  uint64_t mount_namespace = 0;       // inode of the runner's own, once it has one; 0: not seen
+  bool taken_over = false;
+  bool closing = false;               // released by order, waits for its processes
+};
+
+class Node {
+ public:
+  Node(NodeOptions options, Cards& cards, HostFactory hosts);
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  // Directories, cards, the grants that an earlier agent left. Errors are for the user who started the agent.
+  Result<void> start();
+
+  Result<GrantAnswer> grant(const Peer& peer, const GrantRequest& request);
+  Result<void> release(const Peer& peer, const std::string& grant, bool force);
+  Result<void> attach(const Peer& peer, const std::string& grant, int64_t pid);
+  Result<GrantStatus> set(const Peer& peer, const SetRequest& request);
+  Result<void> set_policy(const Peer& peer, const SetPolicyRequest& request);
+  ListAnswer list(const Peer& peer);
+  bool is_admin(const Peer& peer) const;
+  bool idle();  // no grant
+
+  // The watchdog's calls.
+  void probe(uint64_t now_ns);
+  void write_heartbeats(uint64_t now_ns);
+  // True: the card should be read soon (somebody's memory is on its way back).
+  bool wants_reading(const std::string& uuid);
+  using Before = std::unordered_map<uint64_t, SlotImages>;  // by grant id
+  Before before_reading(const std::string& uuid);
+  void card_read(const std::string& uuid, uint64_t now_ns, uint64_t started_ns, const CardReading& reading,
+                 const Before& before);
+  void card_failed(const std::string& uuid, const Error& error);
+  // Cards as the driver lists them now: new ones are served, lost ones come back. UUIDs that were not known before.
+  std::vector<std::string> cards_found(const std::vector<CardInfo>& found);
+  bool any_lost();
+  std::vector<std::string> card_uuids();  // those that are read
+
+ private:
+  struct Choice {
+    core::Placement placement;
+    core::Kind kind = core::Kind::kNone;
+  };
+  // node.cc
+  Result<Grant*> find_grant(const std::string& text);
+  Result<Grant*> find_own_grant(const Peer& peer, const std::string& text);
+  CardUnit* unit_of(int32_t index);
+  CardUnit* unit_by_uuid(const std::string& uuid);
+  core::Kind kind_on(int32_t card_index) const;
+  uint32_t policy_for(const CardUnit& unit, core::Kind kind) const;
+  void apply_policy(CardUnit& unit);
+  Result<Holder> make_holder(const Peer& peer, int64_t pid) const;
+  void event(std::string what, std::string text);
+  Result<void> write_record(const Grant& grant);
+  void end_grant(uint64_t id, std::string_view why);
+  void join_keepers(Grant& grant);
+  void leave_keepers(Grant& grant);
+  core::ShareRequest share_of(const Grant& grant, const GrantCard& card) const;
+
+  // node_grant.cc
+  Result<Choice> choose(const GrantRequest& request);
+  Result<std::unique_ptr<Grant>> make_grant(const Peer& peer, const GrantRequest& request, const Choice& choice,
+                                            std::vector<std::string>& notes);
+  void fill_page(Grant& grant);
+  GrantAnswer answer_for(const Grant& grant, std::vector<std::string> notes);
+  GrantCardAnswer card_answer(const Grant& grant, const GrantCard& card) const;
+  Result<void> check_memory_change(Grant& grant, int64_t units);
+
+  // node_watch.cc
+  void probe_grant(Grant& grant, uint64_t now_ns);
+  bool holders_alive(Grant& grant);
+  void adopt_namespace(Grant& grant);
+  void look_at_slots(Grant& grant, size_t card, uint64_t now_ns);
+  void clear_slots(Grant& grant, size_t card, const std::vector<uint32_t>& slots);
+  void publish(Grant& grant, size_t card);
+  void measure_busy(Grant& grant, size_t card, uint64_t now_ns);
+  void look_for_strangers(CardUnit& unit, const CardReading& reading);
+  void compare_busy(CardUnit& unit, const CardReading& reading);
+
+  // node_list.cc
+  GrantStatus status_of(const Grant& grant, bool full);
+  CardStatus status_of(CardUnit& unit, const Peer& peer);
+
+  // node_takeover.cc
+  Result<void> prepare_directories();
+  Result<void> serve_card(const CardInfo& info);
+  void take_over_grants();
+  void take_over(GrantRecord record);
+  void remove_leftovers();
+  void load_policies();
+  Result<void> save_policies();
+
+  NodeOptions options_;
+  Cards& cards_source_;
+  HostFactory hosts_;
+  std::string driver_version_;
+
+  std::mutex mutex_;
+  Fd grants_directory_;
+  std::string grants_path_, records_path_;
+  core::Node core_;                                 // what is taken; cards in the order of units_
+  std::vector<std::unique_ptr<CardUnit>> units_;    // never removed
+  std::map<uint64_t, std::unique_ptr<Grant>> grants_;
+  std::vector<GrantRecord> waiting_records_;        // their cards are not there
+  std::map<std::string, uint32_t> saved_policies_;  // by UUID
+  std::deque<Event> events_;
+  std::vector<DriverFile> driver_files_;
+};
+
+uint64_t monotonic_ns();
+
+}  // namespace sluice::agent

@@ -1,0 +1,156 @@
+#include "agent/slot_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+namespace sluice::agent {
+namespace {
+
+// Bytes that a page claims are bounded: sums stay far from overflow whatever is written there.
+constexpr uint64_t kMostBytes = uint64_t{1} << 46;
+
+}  // namespace
+
+SlotWatch::Found SlotWatch::look(uint64_t now_ns, const std::vector<SlotOwner>& owners, const SlotImages& images) {
+  Found found;
+  std::array<const SlotOwner*, page::kMaxProcesses> owner_of{};
+  for (const SlotOwner& owner : owners) {
+    if (owner.slot < page::kMaxProcesses) owner_of[owner.slot] = &owner;
+  }
+  for (uint32_t i = 0; i < page::kMaxProcesses; ++i) {
+    Slot& slot = slots_[i];
+    slot.image = images[i];
+    slot.image.reserved_bytes = std::min(slot.image.reserved_bytes, kMostBytes);
+    if (owner_of[i] != nullptr) {
+      if (slot.state != State::kOwned || slot.pid != owner_of[i]->pid) {
+        if (slot.state == State::kOwned) found.died = true;  // another process took the slot between two looks
+        slot.pid = owner_of[i]->pid;
+        slot.used = kUnknownBytes;
+        slot.correction = 0;
+        slot.state = State::kOwned;
+      }
+      continue;
+    }
+    if (slot.state == State::kOwned) {
+      slot.state = State::kDead;
+      slot.dead_since_ns = now_ns;
+      found.died = true;
+    } else if (slot.state == State::kEmpty && slot.image.live) {
+      // Lived and died between two looks, or before this agent was started.
+      slot.state = State::kDead;
+      slot.pid = 0;
+      slot.dead_since_ns = now_ns;
+      found.died = true;
+    }
+    if (slot.state == State::kDead) {
+      // What it said may be gone from the page while the card still has its contexts.
+      const uint64_t used = slot.used > 0 ? static_cast<uint64_t>(slot.used) : 0;
+      const uint64_t said = slot.image.live ? slot.image.reserved_bytes : 0;
+      slot.correction = used > said ? used - said : 0;
+    }
+  }
+  settle_dead(now_ns, 0, nullptr, found);
+  return found;
+}
+
+void SlotWatch::settle_dead(uint64_t now_ns, uint64_t started_ns, const CardReading* reading, Found& found) {
+  for (uint32_t i = 0; i < page::kMaxProcesses; ++i) {
+    Slot& slot = slots_[i];
+    if (slot.state != State::kDead) continue;
+    bool free = now_ns - slot.dead_since_ns >= kDeadHoldNs;
+    if (!free && reading != nullptr && started_ns > slot.dead_since_ns && slot.pid != 0) {
+      free = std::none_of(reading->processes.begin(), reading->processes.end(),
+                          [&](const ProcessUse& use) { return use.pid == slot.pid; });
+    }
+    // A dead process that nothing is charged for and whose memory was never seen needs no wait.
+    if (!free && !(slot.image.live && slot.image.reserved_bytes > 0) && slot.used <= 0) free = true;
+    if (!free) continue;
+    if (slot.image.live || slot.image.reserved_bytes > 0) found.clear.push_back(i);
+    slot = Slot{};
+  }
+}
+
+SlotWatch::Found SlotWatch::card_read(uint64_t now_ns, uint64_t started_ns, const CardReading& reading,
+                                      const SlotImages& before) {
+  Found found;
+  std::unordered_map<int64_t, int64_t> used_of;
+  for (const ProcessUse& use : reading.processes) used_of[use.pid] = use.used_bytes;
+  int64_t used_sum = 0;
+  uint64_t said_sum = 0;
+  bool known = true;
+  std::set<int64_t> counted;
+  for (uint32_t i = 0; i < page::kMaxProcesses; ++i) {
+    Slot& slot = slots_[i];
+    if (slot.state == State::kEmpty || slot.pid == 0) continue;
+    auto entry = used_of.find(slot.pid);
+    if (slot.state == State::kDead) {
+      if (entry == used_of.end()) continue;
+      if (entry->second != kUnknownBytes) slot.used = entry->second;
+    } else {
+      slot.used = entry == used_of.end() ? 0 : entry->second;
+      // Reservations go up before the card's figure and down after it: the larger of the two looks at the page is what
+      // the card's figure can be held against.
+      uint64_t said = std::max(std::min(before[i].reserved_bytes, kMostBytes), slot.image.reserved_bytes);
+      slot.correction = slot.used > 0 && static_cast<uint64_t>(slot.used) > said ? static_cast<uint64_t>(slot.used) - said : 0;
+      said_sum += said;
+    }
+    if (entry != used_of.end() && entry->second == kUnknownBytes) known = false;
+    if (slot.used > 0 && counted.insert(slot.pid).second) used_sum += slot.used;
+  }
+  used_ = known ? std::optional<int64_t>(used_sum) : std::nullopt;
+  const bool apart = known && used_sum > static_cast<int64_t>(said_sum) + kLedgerToleranceBytes;
+  const bool silent = known && used_sum > kLimitToleranceBytes && said_sum == 0 && any_alive();
+  silent_rounds_ = apart || silent ? silent_rounds_ + 1 : 0;
+  settle_dead(now_ns, started_ns, &reading, found);
+  return found;
+}
+
+uint64_t SlotWatch::charged_bytes() const {
+  uint64_t sum = 0;
+  for (const Slot& slot : slots_) sum += (slot.image.live ? slot.image.reserved_bytes : 0) + slot.correction;
+  return sum;
+}
+
+bool SlotWatch::any_alive() const {
+  return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.state == State::kOwned; });
+}
+
+bool SlotWatch::any_waiting() const {
+  return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.state == State::kDead; });
+}
+
+bool SlotWatch::holds(int64_t pid) const {
+  return std::any_of(slots_.begin(), slots_.end(),
+                     [&](const Slot& slot) { return slot.state != State::kEmpty && slot.pid == pid && pid != 0; });
+}
+
+std::vector<SlotWatch::Process> SlotWatch::processes() const {
+  std::vector<Process> list;
+  for (uint32_t i = 0; i < page::kMaxProcesses; ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.state == State::kEmpty) continue;
+    list.push_back({i, slot.pid, slot.state == State::kDead, slot.used, slot.image});
+  }
+  return list;
+}
+
+std::optional<std::string> SlotWatch::difference(int64_t limit_bytes) const {
+  constexpr int64_t kMib = 1 << 20;
+  if (!used_) return std::nullopt;
+  const auto charged_mib = static_cast<int64_t>(charged_bytes()) / kMib;
+  if (limit_bytes > 0 && *used_ > limit_bytes + kLimitToleranceBytes) {
+    return fmt::format("uses {} MiB of the card by the card's word, its limit is {} MiB", *used_ / kMib, limit_bytes / kMib);
+  }
+  if (silent_rounds_ >= 2) {
+    uint64_t said = 0;
+    for (const Slot& slot : slots_) said += slot.image.live ? slot.image.reserved_bytes : 0;
+    return fmt::format("uses {} MiB of the card by the card's word, its page says {} MiB ({} MiB are charged)", *used_ / kMib,
+                       said / kMib, charged_mib);
+  }
+  return std::nullopt;
+}
+
+}  // namespace sluice::agent
