@@ -35,6 +35,8 @@ class Flags {
   ~Flags() { check(workloads::driver().cuMemFreeHost(host_), "cuMemFreeHost"); }
   Flags(const Flags&) = delete;
 
+  // Unlike that of any other run.
+  uint64_t id() const { return id_; }
   // Address of a rank's word for the card that is current on the calling thread.
   CUdeviceptr word(uint64_t rank) const {
     CUdeviceptr address = 0;
@@ -45,6 +47,7 @@ class Flags {
  private:
   static constexpr uint64_t kStride = 128;
   void* host_ = nullptr;
+  uint64_t id_ = workloads::now_ns();
 };
 
 class Rank {
@@ -69,7 +72,7 @@ class Rank {
     card_.use();
     for (uint64_t i = 0; i < options_.kernels; ++i) card_.launch(compute_, stream_);
     if (options_.wait == "kernel") {
-      card_.launch_arrival(arrive_, stream_, flags.word(0), rank_, options_.cards, number);
+      card_.launch_arrival(arrive_, stream_, flags.id(), flags.word(0), rank_, options_.cards, number);
     } else {
       check(cuda_.cuStreamWriteValue32(stream_, flags.word(rank_), number, CU_STREAM_WRITE_VALUE_DEFAULT),
             "cuStreamWriteValue32");

@@ -97,11 +97,11 @@ CUfunction Card::load_arrival() {
   return function;
 }
 
-void Card::launch_arrival(CUfunction arrival, CUstream stream, CUdeviceptr words, uint64_t rank, uint64_t ranks,
-                          uint32_t step) {
+void Card::launch_arrival(CUfunction arrival, CUstream stream, uint64_t id, CUdeviceptr words, uint64_t rank,
+                          uint64_t ranks, uint32_t step) {
   auto rank32 = static_cast<uint32_t>(rank);
   auto ranks32 = static_cast<uint32_t>(ranks);
-  void* parameters[] = {&words, &rank32, &ranks32, &step};
+  void* parameters[] = {&id, &rank32, &ranks32, &step, &words};
   check(driver().cuLaunchKernel(arrival, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr), "cuLaunchKernel");
 }
 

@@ -56,10 +56,11 @@ class Card {
   void launch(CUfunction function, CUstream stream);
 
   // The kernel of a collective: writes `step` to its rank's word, then spins until the words of all ranks hold at least
-  // that. `words` is rank 0's; they lie 128 bytes apart.
+  // that. `words` is rank 0's; they lie 128 bytes apart. `id` is the same for all ranks and unlike any other
+  // collective's.
   CUfunction load_arrival();
-  void launch_arrival(CUfunction arrival, CUstream stream, CUdeviceptr words, uint64_t rank, uint64_t ranks,
-                      uint32_t step);
+  void launch_arrival(CUfunction arrival, CUstream stream, uint64_t id, CUdeviceptr words, uint64_t rank,
+                      uint64_t ranks, uint32_t step);
 
  private:
   CUdevice device_ = 0;

@@ -24,20 +24,24 @@ constexpr char kSpinKernel[] =
     "  ret;\n"
     "}\n";
 
+// The line that the simulated card reads.
 std::string cost_line(const KernelSpec& kernel) {
   char line[256];
   if (kernel.log_sigma > 0) {
-    std::snprintf(line, sizeof line, "// sluice-sim: kernel=%s lognormal_us=%.6g sigma=%.6g max_us=%.6g\n",
-                  kernel.name.c_str(), kernel.us, kernel.log_sigma, kernel.log_max_us);
+    std::snprintf(line, sizeof line, "// sluice kernel %s lognormal=%.6g,%.6g,%.6g\n", kernel.name.c_str(), kernel.us,
+                  kernel.log_sigma, kernel.log_max_us);
   } else {
-    std::snprintf(line, sizeof line, "// sluice-sim: kernel=%s us=%.6g\n", kernel.name.c_str(), kernel.us);
+    std::snprintf(line, sizeof line, "// sluice kernel %s us=%.6g\n", kernel.name.c_str(), kernel.us);
   }
   return line;
 }
 
-// One thread: stores the step to word[rank], then reads every word until all hold at least the step.
+// One thread: stores the step to word[rank], then reads every word until all hold at least the step. The simulated card
+// takes the first three parameters as the collective's identity and does the waiting itself.
 constexpr char kArrivalKernel[] =
-    ".visible .entry arrive_and_spin(.param .u64 words, .param .u32 rank, .param .u32 ranks, .param .u32 step)\n"
+    "// sluice kernel arrive_and_spin collective us=10\n"
+    ".visible .entry arrive_and_spin(.param .u64 id, .param .u32 rank, .param .u32 ranks, .param .u32 step,\n"
+    "  .param .u64 words)\n"
     "{\n"
     "  .reg .pred %p<3>;\n"
     "  .reg .u32 %r<6>;\n"
