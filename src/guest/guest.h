@@ -45,33 +45,37 @@ struct Card {
 };
 
 struct Guest {
-  Seams seams;
+  constexpr Guest() = default;
+  constexpr Guest(uint32_t (*attach_function)(Guest*), void (*resolve_function)(Guest*))
+      : attach(attach_function), resolve(resolve_function) {}
+
+  Seams seams{};
   // Fills seams, grant and usage; called once, in the first intercepted call. Returns page::RefusalCode.
-  uint32_t (*attach)(Guest* guest);
+  uint32_t (*attach)(Guest* guest) = nullptr;
   // Fills the table of real functions: resolve_real_cuda, or what libnvidia-ml.so.1 needs.
-  void (*resolve)(Guest* guest);
-  void* attach_context;  // for attach(), whatever it likes
+  void (*resolve)(Guest* guest) = nullptr;
+  void* attach_context{};  // for attach(), whatever it likes
 
-  std::atomic<uint32_t> state;    // StartState
-  std::atomic<uint32_t> starter;  // thread that runs start(), so that its own calls back into us do not wait for it
-  uint32_t refusal;               // page::RefusalCode; not 0: refused
-  std::atomic<uint32_t> devices_known;
-  int visible_devices[page::kMaxCards];  // real ordinals of the grant's cards, in the driver's order
-  int visible_count;
+  std::atomic<uint32_t> state{};    // StartState
+  std::atomic<uint32_t> starter{};  // thread that runs start(), so that its own calls back into us do not wait for it
+  uint32_t refusal{};               // page::RefusalCode; not 0: refused
+  std::atomic<uint32_t> devices_known{};
+  int visible_devices[page::kMaxCards]{};  // real ordinals of the grant's cards, in the driver's order
+  int visible_count{};
 
-  const page::Grant* grant;
-  page::Usage* usage;
-  uint32_t card_count;
-  Card cards[page::kMaxCards];
+  const page::Grant* grant{};
+  page::Usage* usage{};
+  uint32_t card_count{};
+  Card cards[page::kMaxCards]{};
 
-  RealCuda cuda;
-  HashMap<void*> hook_by_real;  // see hook_for_real()
-  SpinLock devices_lock;
-  SpinLock fork_lock;
-  Points points;  // tests only; empty in the shipped libraries
-  Memory memory;
+  RealCuda cuda{};
+  HashMap<void*> hook_by_real{};  // see hook_for_real()
+  SpinLock devices_lock{};
+  SpinLock fork_lock{};
+  Points points{};  // tests only; empty in the shipped libraries
+  Memory memory{};
 #if SLUICE_GUEST_HAS_COMPUTE
-  Compute compute;
+  Compute compute{};
 #endif
 };
 

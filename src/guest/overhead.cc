@@ -21,12 +21,6 @@ Function nvml_symbol(Guest* guest, const char* name) {
   return reinterpret_cast<Function>(guest->seams.driver->symbol(name));
 }
 
-void hex_byte(char*& out, uint8_t value) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  *out++ = kDigits[value >> 4];
-  *out++ = kDigits[value & 15];
-}
-
 // Under measure_lock.
 bool nvml_device(Guest* guest, uint32_t card, nvmlDevice_t& device) {
   Memory& memory = guest->memory;
@@ -75,16 +69,6 @@ void replace_overhead(Guest* guest, uint32_t card, uint64_t bytes) {
 }
 
 }  // namespace
-
-void format_uuid(const uint8_t uuid[16], char out[64]) {
-  char* end = out;
-  for (const char* prefix = "GPU-"; *prefix != '\0';) *end++ = *prefix++;
-  for (uint32_t i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) *end++ = '-';
-    hex_byte(end, uuid[i]);
-  }
-  *end = '\0';
-}
 
 bool measure_overhead(Guest* guest, uint32_t card, bool force) {
   CardMemory& memory = guest->memory.cards[card];

@@ -40,11 +40,12 @@ void resolve_real_cuda(Guest* guest) {
     void* real = driver != nullptr ? driver->symbol(#name) : nullptr;                                   \
     guest->cuda.name = reinterpret_cast<decltype(guest->cuda.name)>(real != nullptr ? real : stand_in); \
   }
-#define SLUICE_HOOK(name, part)                                                            \
-  SLUICE_CALL(name)                                                                        \
-  if (reinterpret_cast<void*>(guest->cuda.name) != stand_in) {                             \
-    guest->hook_by_real.insert(real_key(#name, reinterpret_cast<void*>(guest->cuda.name)), \
-                               reinterpret_cast<void*>(&hook_##name));                     \
+#define SLUICE_HOOK(name, part)                                                      \
+  SLUICE_CALL(name)                                                                  \
+  if (reinterpret_cast<void*>(guest->cuda.name) != stand_in) {                       \
+    const uint64_t key = real_key(#name, reinterpret_cast<void*>(guest->cuda.name)); \
+    void** hook = guest->hook_by_real.insert(key, nullptr);                          \
+    if (hook != nullptr) *hook = reinterpret_cast<void*>(&hook_##name);              \
   }
 #include "guest/hooks.inc"
 #undef SLUICE_HOOK
@@ -57,10 +58,6 @@ void* hook_for_real(Guest* guest, const char* symbol, void* real) {
 }
 
 void* hook_for_name(const char* name) {
-  struct Entry {
-    const char* name;
-    void* hook;
-  };
   // A function's address is no constant expression across a cast, hence a switch by comparison; only used without a
   // driver and by tests.
 #define SLUICE_CALL(entry)

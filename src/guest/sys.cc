@@ -30,6 +30,10 @@ int open_file(const char* path, bool writable) {
   return static_cast<int>(call(SYS_openat, AT_FDCWD, reinterpret_cast<long>(path), flags, 0));
 }
 
+void close_file(int descriptor) {
+  call(SYS_close, descriptor);
+}
+
 bool file_id(int descriptor, FileId& out) {
   struct statx state = {};
   const long result = call(SYS_statx, descriptor, reinterpret_cast<long>(""), AT_EMPTY_PATH, STATX_BASIC_STATS,

@@ -33,6 +33,7 @@ void unmap_pages(void* address, size_t bytes);
 
 // Opens with O_CLOEXEC; `writable` = O_RDWR. The descriptor or a negative errno.
 int open_file(const char* path, bool writable);
+void close_file(int descriptor);
 // Size, device and inode of an open file; false when the descriptor is not one.
 struct FileId {
   uint64_t device = 0;
