@@ -40,6 +40,11 @@ size_t Cluster::RequestHash::operator()(const Request& request) const {
 
 Cluster::Cluster(std::unique_ptr<Scorer> scorer) : scorer_(std::move(scorer)), log_(kLogSize) {}
 
+void Cluster::replace_scorer(std::unique_ptr<Scorer> scorer) {
+  scorer_ = std::move(scorer);
+  memos_.clear();
+}
+
 Result<NodeId> Cluster::add(Node node, uint32_t tie_rank) {
   if (Result<void> fine = acceptable(node); !fine) return fine.error();
   if (used_ >= kMaxNodes) return exhausted(fmt::format("cluster: needs at most {} nodes", kMaxNodes));
@@ -53,6 +58,7 @@ Result<NodeId> Cluster::add(Node node, uint32_t tie_rank) {
     views_.emplace_back();
     stamp_.push_back(0);
   }
+  models_.count_cards(node, 1);
   slots_[id] = {std::move(node), tie_rank, true};
   ++used_;
   changed(id);
@@ -61,6 +67,7 @@ Result<NodeId> Cluster::add(Node node, uint32_t tie_rank) {
 
 void Cluster::remove(NodeId id) {
   if (!contains(id)) return;
+  models_.count_cards(slots_[id].node, -1);
   slots_[id] = {};
   free_ids_.push_back(id);
   --used_;
@@ -70,6 +77,13 @@ void Cluster::remove(NodeId id) {
 Result<void> Cluster::update(NodeId id, Node node) {
   if (!contains(id)) return not_found(fmt::format("cluster: needs a node with id {}", id));
   if (Result<void> fine = acceptable(node); !fine) return fine;
+  const bool same_cards =
+      std::equal(node.cards.begin(), node.cards.end(), slots_[id].node.cards.begin(), slots_[id].node.cards.end(),
+                 [](const Card& a, const Card& b) { return a.model == b.model; });
+  if (!same_cards) {
+    models_.count_cards(slots_[id].node, -1);
+    models_.count_cards(node, 1);
+  }
   slots_[id].node = std::move(node);
   changed(id);
   return {};
@@ -116,7 +130,8 @@ Cluster::Memo& Cluster::memo_for(const Request& request) {
 
 void Cluster::refresh(Memo& memo) {
   const size_t known = memo.keys.size();
-  if (known == 0 || generation_ - memo.seen > kLogSize) {
+  // How scarce a model is bears on every node's score.
+  if (known == 0 || generation_ - memo.seen > kLogSize || memo.capacity_version != models_.capacity_version()) {
     memo.keys.resize(slots_.size());
     for (NodeId id = 0; id < slots_.size(); ++id) memo.keys[id] = key_of(id, memo.shape);
   } else {
@@ -131,6 +146,7 @@ void Cluster::refresh(Memo& memo) {
     }
   }
   memo.seen = generation_;
+  memo.capacity_version = models_.capacity_version();
 }
 
 std::span<const int64_t> Cluster::keys(const Request& request) {

@@ -36,6 +36,9 @@ class Cluster {
 
   explicit Cluster(std::unique_ptr<Scorer> scorer);
 
+  // Another policy, or the same with a workload learnt anew; forgets all scores.
+  void replace_scorer(std::unique_ptr<Scorer> scorer);
+
   // A node gets an id, used again after remove(). `tie_rank`: the lower wins among equal scores.
   Result<NodeId> add(Node node, uint32_t tie_rank);
   void remove(NodeId id);
@@ -81,6 +84,7 @@ class Cluster {
     Shape shape;
     std::vector<int64_t> keys;
     uint64_t seen = 0;  // position in the log of changes up to which keys are right
+    uint64_t capacity_version = 0;
     uint64_t last_used = 0;
   };
 

@@ -103,9 +103,8 @@ class FragmentationScorer : public Scorer {
       return {points(mask), mask};
     }
     Choice best{-1, 0};
-    for (uint32_t rest = fitting; rest != 0; rest &= rest - 1) {
+    for (uint32_t rest = first_of_each_state(node, fitting); rest != 0; rest &= rest - 1) {
       const uint32_t mask = rest & (~rest + 1);
-      if (seen_before(node, fitting, mask)) continue;
       int32_t score = points(mask);
       if (score > best.score) best = {score, mask};
     }
@@ -113,16 +112,6 @@ class FragmentationScorer : public Scorer {
   }
 
  private:
-  // A card in the same state with a lower number gives the same score and wins the tie.
-  static bool seen_before(const NodeView& node, uint32_t fitting, uint32_t mask) {
-    const CardView& card = node.cards[static_cast<size_t>(std::countr_zero(mask))];
-    for (uint32_t lower = fitting & (mask - 1); lower != 0; lower &= lower - 1) {
-      const CardView& other = node.cards[static_cast<size_t>(std::countr_zero(lower))];
-      if (other.units == card.units && other.core_milli == card.core_milli && other.model == card.model) return true;
-    }
-    return false;
-  }
-
   Fragmentation fragmentation_;
 };
 
@@ -144,6 +133,26 @@ uint32_t choose_cards(const NodeView& node, const Shape& shape, uint32_t fitting
     mask |= 1u << best;
   }
   return mask;
+}
+
+uint32_t first_of_each_state(const NodeView& node, uint32_t fitting) {
+  uint32_t firsts = 0;
+  for (uint32_t rest = fitting; rest != 0; rest &= rest - 1) {
+    const int position = std::countr_zero(rest);
+    const CardView& card = node.cards[static_cast<size_t>(position)];
+    bool seen = false;
+    for (uint32_t lower = firsts; lower != 0 && !seen; lower &= lower - 1) {
+      const CardView& other = node.cards[static_cast<size_t>(std::countr_zero(lower))];
+      seen = other.units == card.units && other.core_milli == card.core_milli && other.model == card.model &&
+             other.total_units == card.total_units;
+    }
+    if (!seen) firsts |= 1u << position;
+  }
+  return firsts;
+}
+
+Workload workload_for(const Policy& policy, std::span<const Request> requests) {
+  return policy.name == PolicyName::kDefault ? learn_workload(requests, kDefaultCovered) : learn_workload(requests);
 }
 
 std::unique_ptr<Scorer> make_scorer(const Policy& policy, const std::optional<Workload>& workload) {

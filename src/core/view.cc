@@ -9,7 +9,13 @@ uint8_t ModelTable::intern(const std::string& model) {
   if (known != models_.end()) return static_cast<uint8_t>(known - models_.begin());
   if (models_.size() == kMaxModels) return kMaxModels - 1;
   models_.push_back(model);
+  cards_.push_back(0);
   return static_cast<uint8_t>(models_.size() - 1);
+}
+
+void ModelTable::count_cards(const Node& node, int64_t sign) {
+  for (const Card& card : node.cards) cards_[intern(card.model)] += sign;
+  if (!node.cards.empty()) ++capacity_version_;
 }
 
 NodeView make_view(const Node& node, ModelTable& models) {

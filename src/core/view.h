@@ -24,8 +24,16 @@ class ModelTable {
   size_t size() const { return models_.size(); }
   const std::string& name(size_t id) const { return models_[id]; }
 
+  // Cards of each model in the whole cluster, for policies that ask how scarce a model is. `capacity_version` changes
+  // with every change of a number.
+  void count_cards(const Node& node, int64_t sign);
+  int64_t cards(size_t id) const { return cards_[id]; }
+  uint64_t capacity_version() const { return capacity_version_; }
+
  private:
   std::vector<std::string> models_;
+  std::vector<int64_t> cards_;
+  uint64_t capacity_version_ = 0;
 };
 
 struct CardView {

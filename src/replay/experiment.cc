@@ -69,7 +69,8 @@ double mean_at(const Outcome& outcome, int percent, Use use) {
 }  // namespace
 
 Result<Outcome> run_experiment(const Experiment& experiment, const core::Policy& policy, const RunOptions& options) {
-  return run_experiment(experiment, core::make_scorer(policy, experiment.workload), options);
+  return run_experiment(experiment, core::make_scorer(policy, core::workload_for(policy, experiment.requests)),
+                        options);
 }
 
 Result<Outcome> run_experiment(const Experiment& experiment, std::unique_ptr<core::Scorer> scorer,
