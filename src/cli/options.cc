@@ -79,6 +79,10 @@ struct Parser {
   void add_set();
   void add_others();
   CLI::App* add(const std::string& name, const std::string& description);
+  bool is_command(const std::string& name) const {
+    const auto commands = app->get_subcommands([&](const CLI::App* a) { return a->get_name() == name; });
+    return !commands.empty();
+  }
 };
 
 CLI::App* Parser::add(const std::string& name, const std::string& description) {
@@ -192,7 +196,7 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
   const bool is_run = !own.empty() && own[0] == "run";
   const std::string where = own.empty() || own[0].starts_with("-") ? "sluice" : "sluice " + own[0];
   if (own.empty()) return {std::nullopt, parser.app->help(), kExitUsage};
-  if (!own[0].starts_with("-") && parser.app->get_subcommand_no_throw(own[0]) == nullptr) {
+  if (!own[0].starts_with("-") && !parser.is_command(own[0])) {
     return problem(fmt::format("unknown command '{}'", own[0]), "sluice", false);
   }
   if (own[0] == "demo") {
