@@ -50,7 +50,8 @@ struct Segment {
   // Filled by launches without a lock: lost counts in a race of two threads on one stream only blur an estimate.
   std::atomic<uint64_t> used_ns;
   std::atomic<uint32_t> units;
-  std::atomic<uint32_t> mixed;  // units of several keys
+  std::atomic<uint32_t> mixed;    // units of several keys
+  std::atomic<uint32_t> records;  // events of the program's own in between
 };
 
 struct StreamState {
@@ -61,13 +62,13 @@ struct StreamState {
   uint32_t card;
   std::atomic<uint32_t> owner;  // held across marker calls
   std::atomic<uint32_t> dead;   // destroyed
-  std::atomic<uint32_t> capturing;
-  uint32_t depth;          // segments take up to 2^depth units
-  bool contiguous;         // the last command was work: the next segment may begin at its end
-  bool dirty;              // counted in the slot's activity
-  uint64_t last_end_ns;    // host time of the last settled end marker
-  uint64_t head_since_ns;  // when the oldest pending segment got to the head
-  std::atomic<uint64_t> last_launch_ns;
+  uint32_t depth;               // segments take up to 2^depth units
+  bool contiguous;              // the last command was work: the next segment may begin at its end
+  bool dirty;                   // counted in the slot's activity
+  uint64_t last_end_ns;         // host time of the last settled end marker
+  uint64_t head_since_ns;       // when the oldest pending segment got to the head
+  Segment* polled_segment;      // what the settler saw at its last look
+  uint32_t polled_units;
   Segment* pending;  // closed or open, oldest first
   Segment* pending_tail;
   // What a launch looks at without a lock.
@@ -179,8 +180,11 @@ void compute_boundary(Guest* guest, CUstream stream, StreamForm form);
 void compute_sync_stream(Guest* guest, CUstream stream, StreamForm form);
 void compute_sync_all(Guest* guest);
 void compute_stream_destroyed(Guest* guest, CUstream stream);
-void compute_capture(Guest* guest, CUstream stream, StreamForm form, bool begins);
-void compute_graph_destroyed(Guest* guest, CUgraphExec exec);
+// A capture has begun or ended.
+void compute_capture(Guest* guest, bool begins);
+// The program records an event of its own.
+void compute_event_recorded(Guest* guest, CUstream stream, StreamForm form);
+void compute_graph_destroyed(Guest* guest, uint64_t key);
 
 // Lets the settler thread end (harness, tests); the shipped library's ends with the process.
 void compute_stop(Guest* guest);

@@ -1,0 +1,203 @@
+// The gate: a unit of work asks the governor, and waits until it may go.
+#include "guest/compute_internal.h"
+#include "guest/notify.h"
+
+namespace sluice::guest {
+
+namespace {
+
+constexpr uint64_t kArmedSpinNs = 600'000;
+constexpr uint64_t kNeighbours = page::kGateTurns | page::kGateWatch;
+
+// The container's other cards: would their gates open too? Ranks that wait for each other must not find one card open
+// and the next one shut.
+bool siblings_ready(Guest* guest, uint32_t card, uint64_t now_ns) {
+  for (uint32_t other = 0; other < guest->card_count; ++other) {
+    if (other == card || guest->cards[other].usage == nullptr) continue;
+    page::UsageCard& usage = card_usage(guest, other);
+    if (usage.account.hysteresis.load(std::memory_order_relaxed) != 0) continue;
+    const governor::InFlight in_flight = governor::sum_in_flight(usage);
+    if (in_flight.units == 0 && in_flight.waiting == 0) continue;
+    if (!governor::credit_ready(now_ns, usage)) return false;
+  }
+  return true;
+}
+
+void follow_limits(Guest* guest, uint32_t card, const governor::Limits& limits, uint64_t now_ns) {
+  CardCompute& state = card_compute(guest, card);
+  const uint32_t version = guest->cards[card].grant->limits_version.load(std::memory_order_relaxed);
+  const governor::Credit credit = governor::load_credit(card_usage(guest, card).account);
+  if (state.limits_version.load(std::memory_order_relaxed) == version && credit.permille == limits.permille) return;
+  governor::set_quota(card_usage(guest, card), limits.permille, now_ns);
+  state.limits_version.store(version, std::memory_order_relaxed);
+}
+
+class Waiting {
+ public:
+  Waiting(Guest* guest, uint32_t card) : guest_(guest), card_(card) {}
+  ~Waiting() {
+    if (!counted_) return;
+    own_slot(guest_, card_).activity.fetch_sub(1u << page::kWaitingShift, std::memory_order_seq_cst);
+    card_compute(guest_, card_).waiting.fetch_sub(1, std::memory_order_relaxed);
+    const uint64_t waited = now_of(guest_) - since_ns_;
+    card_usage(guest_, card_).slots[card_slot(guest_, card_)].throttled_ns.fetch_add(waited, std::memory_order_relaxed);
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  bool counted() const { return counted_; }
+
+  void wait(const governor::Decision& decision, const governor::Limits& limits, uint64_t now_ns) {
+    page::ComputeSlot& slot = own_slot(guest_, card_);
+    const uint32_t blocked = slot.blocked.exchange(decision.blocked, std::memory_order_relaxed);
+    const uint32_t seen = slot.turn_seen.exchange(limits.gate, std::memory_order_seq_cst);
+    const bool news = !counted_ || blocked != static_cast<uint32_t>(decision.blocked) || seen != limits.gate;
+    if (!counted_) {
+      counted_ = true;
+      since_ns_ = now_ns;
+      slot.activity.fetch_add(1u << page::kWaitingShift, std::memory_order_seq_cst);
+      card_compute(guest_, card_).waiting.fetch_add(1, std::memory_order_relaxed);
+      wake_settler(guest_);
+    }
+    if (news && (limits.gate & kNeighbours) != 0) ring_doorbell(guest_, card_);
+    const std::atomic<uint32_t>& gate = guest_->cards[card_].grant->gate;
+    if ((limits.gate & page::kGateArmed) != 0 && spin_for_turn(gate, limits.gate, now_ns)) return;
+    const uint64_t timeout = decision.retry_ns > now_ns ? decision.retry_ns - now_ns : 1'000;
+    guest_->seams.waiter->wait(reinterpret_cast<const volatile uint32_t*>(&gate), limits.gate,
+                               timeout < governor::kGateWaitNs ? timeout : governor::kGateWaitNs);
+  }
+
+ private:
+  // Named as the next holder: the first launcher of the process spins, so that the card does not wait for a wake-up.
+  bool spin_for_turn(const std::atomic<uint32_t>& gate, uint32_t word, uint64_t now_ns) {
+    CardCompute& state = card_compute(guest_, card_);
+    if (state.armed_spinners.fetch_add(1, std::memory_order_relaxed) != 0) {
+      state.armed_spinners.fetch_sub(1, std::memory_order_relaxed);
+      return false;
+    }
+    bool changed = false;
+    while (!changed && now_of(guest_) - now_ns < kArmedSpinNs) {
+      guest_->seams.waiter->spin_pause();
+      changed = gate.load(std::memory_order_acquire) != word;
+    }
+    state.armed_spinners.fetch_sub(1, std::memory_order_relaxed);
+    return changed;
+  }
+
+  Guest* guest_;
+  uint32_t card_;
+  bool counted_ = false;
+  uint64_t since_ns_ = 0;
+};
+
+// Reserves what the governor allowed. False when the gate closed in between: the dirty count was raised before the gate
+// word was read again, so either the arbiter sees the work or we see the closed gate.
+bool reserve(Guest* guest, StreamState* stream, uint64_t ns, uint32_t units, uint32_t gate, uint64_t now_ns) {
+  add_in_flight(guest, stream->card, ns, units);
+  make_dirty(guest, stream, now_ns);
+  const uint32_t again = guest->cards[stream->card].grant->gate.load(std::memory_order_seq_cst);
+  if (again == gate || (again & page::kGateTurns) == 0 || (again & page::kGateOpen) != 0) return true;
+  drop_in_flight(guest, stream->card, ns, units);
+  return false;
+}
+
+void note_prediction(Guest* guest, uint32_t card, uint64_t now_ns, const Launch& launch) {
+  page::ComputeSlot& slot = own_slot(guest, card);
+  slot.predicted_drain_ns.store(now_ns + slot.outstanding_ns.load(std::memory_order_relaxed),
+                                std::memory_order_relaxed);
+  if (slot.overdue_ns.load(std::memory_order_relaxed) != page::kIdle) return;
+  const uint64_t longest = launch.estimate->longest_ns.load(std::memory_order_relaxed);
+  slot.overdue_ns.store(governor::overdue_after(now_ns, longest, launch.cost_ns != 0), std::memory_order_relaxed);
+}
+
+// Admitted and reserved: continues the stream's open segment, or opens one.
+bool enter_segment(Guest* guest, StreamState* stream, Launch& launch, uint64_t reserved_ns, uint32_t reserved_units,
+                   uint32_t gate) {
+  StreamOwner owner(stream, guest->seams.waiter);
+  if (stream->dead.load(std::memory_order_relaxed) != 0) return false;
+  Segment* open = stream->open.load(std::memory_order_relaxed);
+  if (open != nullptr && segment_has_room(stream, open, launch.cost_ns)) {
+    SpinGuard guard(card_compute(guest, stream->card).lock, guest->seams.waiter);
+    open->reserved_ns += reserved_ns;
+    open->reserved_units += reserved_units;
+    const uint64_t used = open->used_ns.load(std::memory_order_relaxed);
+    stream->limit_ns.store(used + reserved_ns, std::memory_order_relaxed);
+    stream->limit_units.store(1u << stream->depth, std::memory_order_relaxed);
+    open->used_ns.store(used + launch.cost_ns, std::memory_order_relaxed);
+    open->units.store(open->units.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    if (open->first != launch.estimate) open->mixed.store(1, std::memory_order_relaxed);
+    stream->gate_seen.store(gate, std::memory_order_release);
+    launch.segment = open;
+    return true;
+  }
+  close_segment(guest, stream);
+  if (!open_segment(guest, stream, launch.estimate, launch.cost_ns, reserved_ns, reserved_units)) return false;
+  launch.segment = stream->open.load(std::memory_order_relaxed);
+  stream->limit_ns.store(launch.cost_ns == 0 ? 0 : reserved_ns, std::memory_order_relaxed);
+  stream->limit_units.store(1u << stream->depth, std::memory_order_relaxed);
+  stream->gate_seen.store(gate, std::memory_order_release);
+  return true;
+}
+
+}  // namespace
+
+void ring_doorbell(Guest* guest, uint32_t card) {
+  page::Account& account = card_usage(guest, card).account;
+  account.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  guest->seams.waiter->wake(reinterpret_cast<volatile uint32_t*>(&account.doorbell), 1);
+}
+
+bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
+  const uint32_t card = stream->card;
+  page::UsageCard& usage = card_usage(guest, card);
+  Waiting waiting(guest, card);
+  for (;;) {
+    const uint64_t now = now_of(guest);
+    governor::Limits limits = governor::read_limits(*guest->cards[card].grant, now);
+    follow_limits(guest, card, limits, now);
+    if (guest->card_count > 1) limits.siblings_ready = siblings_ready(guest, card, now);
+    const governor::InFlight in_flight = governor::sum_in_flight(usage);
+    governor::Ask ask;
+    ask.known = launch.cost_ns != 0;
+    ask.estimate_ns = ask.known ? launch.cost_ns : governor::kUnknownNs;
+    ask.first = !waiting.counted();
+    governor::Decision decision = governor::step(now, usage, limits, in_flight, ask);
+    if ((guest->compute.mutations & kMutateBound) != 0 && decision.blocked == page::kBlockedByBound) {
+      decision.admit = true;
+      decision.allowance_ns = ask.estimate_ns;
+    }
+    if (decision.admit) {
+      // No more than the segment can take, so that little is reserved that will not be used.
+      const uint32_t depth = stream->depth < 8 ? stream->depth + 1 : 8;
+      uint64_t reserved_ns = decision.allowance_ns;
+      uint32_t units = governor::kUnknownUnits;
+      if (ask.known) {
+        const uint64_t most = ask.estimate_ns << depth;
+        if (reserved_ns > most) reserved_ns = most;
+        units = static_cast<uint32_t>(reserved_ns / ask.estimate_ns);
+        if (units == 0) units = 1;
+      }
+      if (!reserve(guest, stream, reserved_ns, units, limits.gate, now)) continue;
+      if (waiting.counted()) stream->depth = 0;
+      if (enter_segment(guest, stream, launch, reserved_ns, units, limits.gate)) {
+        note_prediction(guest, card, now, launch);
+        if (!waiting.counted()) settle_card(guest, card);
+        wake_settler(guest);
+        return true;
+      }
+      drop_in_flight(guest, card, reserved_ns, units);
+      return false;
+    }
+    if (stream->open.load(std::memory_order_acquire) != nullptr) {
+      StreamOwner owner(stream, guest->seams.waiter);
+      close_segment(guest, stream);
+      continue;  // what was reserved and not used is back
+    }
+    if (!waiting.counted() && settle_card(guest, card)) {
+      // Something may have passed meanwhile; ask once more before waiting. The wait below is for good.
+    }
+    waiting.wait(decision, limits, now_of(guest));
+  }
+}
+
+}  // namespace sluice::guest

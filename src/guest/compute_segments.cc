@@ -1,0 +1,134 @@
+// Segments of a stream: opened before work, closed by a marker behind it. All with the stream's owner word held.
+#include "guest/compute_internal.h"
+
+namespace sluice::guest {
+
+namespace {
+
+constexpr uint32_t kMostDepth = 8;
+
+// Is the stream still busy with what was launched before, so that a new segment may begin at its end? Asking costs a
+// query; without it the time between a drain and its discovery would count as busy.
+bool still_busy(Guest* guest, StreamState* stream) {
+  CardCompute& card = card_compute(guest, stream->card);
+  CUevent last = nullptr;
+  Segment* tail = nullptr;
+  {
+    SpinGuard guard(card.lock, guest->seams.waiter);
+    tail = stream->pending_tail;
+    if (tail != nullptr) last = tail->end;
+  }
+  if (tail == nullptr || last == nullptr) return false;
+  if (guest->cuda.cuEventQuery(last) != CUDA_ERROR_NOT_READY) return false;
+  SpinGuard guard(card.lock, guest->seams.waiter);
+  return stream->pending_tail == tail;
+}
+
+}  // namespace
+
+void add_in_flight(Guest* guest, uint32_t card, uint64_t ns, uint32_t units) {
+  page::ComputeSlot& slot = own_slot(guest, card);
+  slot.outstanding_ns.fetch_add(ns, std::memory_order_relaxed);
+  slot.units.fetch_add(units, std::memory_order_relaxed);
+}
+
+void drop_in_flight(Guest* guest, uint32_t card, uint64_t ns, uint32_t units) {
+  page::ComputeSlot& slot = own_slot(guest, card);
+  slot.outstanding_ns.fetch_sub(ns, std::memory_order_relaxed);
+  slot.units.fetch_sub(units, std::memory_order_relaxed);
+}
+
+void make_dirty(Guest* guest, StreamState* stream, uint64_t now_ns) {
+  CardCompute& card = card_compute(guest, stream->card);
+  page::ComputeSlot& slot = own_slot(guest, stream->card);
+  SpinGuard guard(card.lock, guest->seams.waiter);
+  if (slot.low_water_ns.load(std::memory_order_relaxed) == page::kIdle) {
+    slot.low_water_ns.store(now_ns, std::memory_order_seq_cst);
+  }
+  if (stream->dirty) return;
+  stream->dirty = true;
+  if ((guest->compute.mutations & kMutateDrain) == 0) slot.activity.fetch_add(1, std::memory_order_seq_cst);
+}
+
+bool segment_has_room(const StreamState* stream, const Segment* segment, uint64_t cost_ns) {
+  return cost_ns != 0 && segment->unknown == 0 &&
+         segment->units.load(std::memory_order_relaxed) < (1u << stream->depth) &&
+         segment->used_ns.load(std::memory_order_relaxed) + cost_ns <= governor::kSegmentNs;
+}
+
+bool open_segment(Guest* guest, StreamState* stream, Estimate* estimate, uint64_t cost_ns, uint64_t reserved_ns,
+                  uint32_t reserved_units) {
+  Compute& compute = guest->compute;
+  CardCompute& card = card_compute(guest, stream->card);
+  Segment* segment = nullptr;
+  {
+    SpinGuard guard(compute.lock, guest->seams.waiter);
+    segment = compute.segment_pool.take();
+  }
+  if (segment == nullptr) return false;
+  QuietCapture quiet(guest);
+  if (stream->context->ready.load(std::memory_order_acquire) != 2) set_up_context(guest, stream->context);
+  segment->stream = stream;
+  segment->launched_ns = now_of(guest);
+  segment->reserved_ns = reserved_ns;
+  segment->reserved_units = reserved_units;
+  segment->unknown = cost_ns == 0 ? 1 : 0;
+  segment->first = estimate;
+  segment->longest_ns = estimate->longest_ns.load(std::memory_order_relaxed);
+  segment->used_ns.store(cost_ns == 0 ? reserved_ns : cost_ns, std::memory_order_relaxed);
+  segment->units.store(1, std::memory_order_relaxed);
+  const bool busy = still_busy(guest, stream);
+  if (busy && stream->contiguous) {
+    if (stream->depth < kMostDepth) ++stream->depth;
+  } else {
+    if (!busy) stream->depth = 0;
+    segment->start = take_event(guest, stream->context);
+    if (segment->start != nullptr && !record_marker(guest, segment->start, stream)) {
+      give_event(stream->context, segment->start);
+      segment->start = nullptr;
+    }
+  }
+  stream->contiguous = true;
+  SpinGuard guard(card.lock, guest->seams.waiter);
+  if (stream->pending == nullptr) {
+    stream->pending = segment;
+    stream->head_since_ns = segment->launched_ns;
+    if (segment->start == nullptr) stream->last_end_ns = segment->launched_ns;
+  } else {
+    stream->pending_tail->next = segment;
+  }
+  stream->pending_tail = segment;
+  stream->open.store(segment, std::memory_order_release);
+  return true;
+}
+
+void close_segment(Guest* guest, StreamState* stream) {
+  Segment* segment = stream->open.load(std::memory_order_relaxed);
+  if (segment == nullptr) return;
+  CardCompute& card = card_compute(guest, stream->card);
+  stream->open.store(nullptr, std::memory_order_seq_cst);
+  QuietCapture quiet(guest);
+  CUevent end = take_event(guest, stream->context);
+  if (end != nullptr && !record_marker(guest, end, stream)) {
+    give_event(stream->context, end);
+    end = nullptr;
+  }
+  const uint64_t now = now_of(guest);
+  // What was reserved and not used.
+  const uint64_t used = segment->used_ns.load(std::memory_order_relaxed);
+  const uint32_t units = segment->units.load(std::memory_order_relaxed);
+  SpinGuard guard(card.lock, guest->seams.waiter);
+  if (segment->unknown == 0 && used < segment->reserved_ns) {
+    drop_in_flight(guest, stream->card, segment->reserved_ns - used, 0);
+    segment->reserved_ns = used;
+  }
+  if (segment->unknown == 0 && units < segment->reserved_units) {
+    drop_in_flight(guest, stream->card, 0, segment->reserved_units - units);
+    segment->reserved_units = units;
+  }
+  segment->end_recorded_ns = now;
+  segment->end = end;
+  if (end == nullptr) stream->dead.store(1, std::memory_order_release);  // the context has failed: nothing to measure
+}
+
+}  // namespace sluice::guest
