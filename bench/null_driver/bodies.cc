@@ -3,6 +3,7 @@
 // stands in between, which is what bench/launch_path measures. Elapsed times are always 0, so a limiter sees no busy
 // time and keeps its gate open.
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 
 #include "abi/cuda.h"
@@ -99,9 +100,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice) {
   return answer(bytes, kMemoryBytes);
 }
-CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
-  answer(free, kMemoryBytes);
-  return answer(total, kMemoryBytes);
+CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
+  answer(free_bytes, kMemoryBytes);
+  return answer(total_bytes, kMemoryBytes);
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
@@ -194,6 +195,20 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream) {
 }
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream) {
   return allocate(address, bytes);
+}
+
+CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int) {
+  return answer(address, calloc(1, bytes > 0 ? bytes : 1));
+}
+CUresult cuMemAllocHost_v2(void** address, size_t bytes) {
+  return cuMemHostAlloc(address, bytes, 0);
+}
+CUresult cuMemFreeHost(void* address) {
+  free(address);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* host, unsigned int) {
+  return answer(address, static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(host)));
 }
 
 CUresult cuGetErrorName(CUresult result, const char** name) {
