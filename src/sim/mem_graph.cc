@@ -1,0 +1,171 @@
+#include "sim/mem_graph.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "sim/engine.h"
+
+namespace sluice::sim {
+namespace {
+
+struct GraphRange {
+  int card;
+  uint64_t bytes;
+  std::shared_ptr<Physical> memory;  // nothing until launched
+};
+
+// Ranges by address, and blocks that lie idle in the graph pool, per card.
+struct GraphMemory {
+  std::map<uint64_t, GraphRange> ranges;
+  std::map<int, std::vector<std::shared_ptr<Physical>>> idle;
+  struct Figures {
+    uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
+  };
+  std::map<int, Figures> figures;
+};
+
+GraphMemory& graph_memory(Process& process) {
+  MemoryState& state = memory_state(process);
+  if (state.graph == nullptr) state.graph = std::make_shared<GraphMemory>();
+  return *static_cast<GraphMemory*>(state.graph.get());
+}
+
+std::shared_ptr<Physical> take_idle(GraphMemory& state, int card, uint64_t bytes) {
+  std::vector<std::shared_ptr<Physical>>& idle = state.idle[card];
+  const auto fits = std::find_if(idle.begin(), idle.end(), [&](const auto& m) { return m->bytes == bytes; });
+  if (fits == idle.end()) return nullptr;
+  auto memory = *fits;
+  idle.erase(fits);
+  return memory;
+}
+
+void trim(Process& process, GraphMemory& state, int card) {
+  for (const auto& memory : state.idle[card]) {
+    state.figures[card].reserved -= memory->bytes;
+    memory->handles = 0;
+    drop_physical(process, *memory);
+  }
+  state.idle[card].clear();
+}
+
+uint64_t* figure(GraphMemory::Figures& figures, CUgraphMem_attribute attribute) {
+  switch (attribute) {
+    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
+      return &figures.used;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
+      return &figures.used_high;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
+      return &figures.reserved;
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
+      return &figures.reserved_high;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+CUdeviceptr graph_reserve(Process& process, int card, uint64_t bytes) {
+  if (process.device(card) == nullptr || bytes == 0) return 0;
+  const uint64_t size = round_up_to(bytes, kMemBlock);
+  const uint64_t address = process.device(card)->memory->reserve(size, kMemBlock, 0);
+  if (address != 0) graph_memory(process).ranges[address] = {card, bytes, nullptr};
+  return address;
+}
+
+CUresult graph_commit(Process& process, CUdeviceptr address) {
+  GraphMemory& state = graph_memory(process);
+  const auto at = state.ranges.find(address);
+  if (at == state.ranges.end()) return CUDA_ERROR_INVALID_VALUE;
+  GraphRange& range = at->second;
+  if (range.memory != nullptr) return CUDA_SUCCESS;
+  const uint64_t size = round_up_to(range.bytes, kMemBlock);
+  GraphMemory::Figures& figures = state.figures[range.card];
+  range.memory = take_idle(state, range.card, size);
+  if (range.memory == nullptr) {
+    range.memory = make_physical(process, range.card, size, BlockKind::kGraph);
+    if (range.memory == nullptr) {
+      trim(process, state, range.card);
+      range.memory = make_physical(process, range.card, size, BlockKind::kGraph);
+    }
+    if (range.memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+    figures.reserved += size;
+    figures.reserved_high = std::max(figures.reserved_high, figures.reserved);
+  }
+  figures.used += size;
+  figures.used_high = std::max(figures.used_high, figures.used);
+  return map_physical(process, *range.memory, address, range.bytes, 0, nullptr, true) ? CUDA_SUCCESS
+                                                                                      : CUDA_ERROR_UNKNOWN;
+}
+
+bool graph_free(Process& process, CUdeviceptr address) {
+  if (memory_state(process).graph == nullptr) return false;
+  GraphMemory& state = graph_memory(process);
+  const auto at = state.ranges.find(address);
+  if (at == state.ranges.end() || at->second.memory == nullptr) return false;
+  GraphRange& range = at->second;
+  process.device(range.card)->memory->unmap(address, range.bytes);
+  state.figures[range.card].used -= range.memory->bytes;
+  state.idle[range.card].push_back(std::move(range.memory));
+  range.memory = nullptr;
+  return true;
+}
+
+void graph_unreserve(Process& process, CUdeviceptr address) {
+  graph_free(process, address);
+  GraphMemory& state = graph_memory(process);
+  const auto at = state.ranges.find(address);
+  if (at == state.ranges.end()) return;
+  process.device(at->second.card)->memory->unreserve(address, round_up_to(at->second.bytes, kMemBlock));
+  state.ranges.erase(at);
+}
+
+__attribute__((weak)) CUresult capture_memory_alloc(Call&, Stream&, int, size_t, CUdeviceptr*) {
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+__attribute__((weak)) CUresult capture_memory_free(Call&, Stream&, CUdeviceptr) {
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+}  // namespace sluice::sim
+
+using namespace sluice::sim;
+
+extern "C" {
+
+CUresult sim_cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void* value) {
+  SIM_ENTER(cuDeviceGetGraphMemAttribute, kDriver);
+  if (call.process.device(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const MemoryLock lock(call.process);
+  const uint64_t* number = figure(graph_memory(call.process).figures[device], attribute);
+  if (number == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *static_cast<cuuint64_t*>(value) = *number;
+  return CUDA_SUCCESS;
+}
+
+CUresult sim_cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void* value) {
+  SIM_ENTER(cuDeviceSetGraphMemAttribute, kDriver);
+  if (call.process.device(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const MemoryLock lock(call.process);
+  GraphMemory::Figures& figures = graph_memory(call.process).figures[device];
+  // High-water marks can be set back, nothing else can be set.
+  if (value == nullptr || *static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
+    figures.used_high = figures.used;
+  else if (attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
+    figures.reserved_high = figures.reserved;
+  else
+    return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_SUCCESS;
+}
+
+CUresult sim_cuDeviceGraphMemTrim(CUdevice device) {
+  SIM_ENTER(cuDeviceGraphMemTrim, kDriver);
+  if (call.process.device(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const MemoryLock lock(call.process);
+  trim(call.process, graph_memory(call.process), device);
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"
