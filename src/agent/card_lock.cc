@@ -28,7 +28,8 @@ std::string holder_text(int fd) {
 Result<Fd> open_lock(const std::string& path) {
   for (int attempt = 0; attempt < 8; ++attempt) {
     Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    if (!fd.valid() && (errno == EACCES || errno == EPERM)) fd = Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (!fd.valid() && (errno == EACCES || errno == EPERM))
+      fd = Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (fd.valid()) return fd;
     if (errno != ENOENT) return errno_error("cannot open the card's lock", path, errno);
     fd = Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644));
@@ -44,7 +45,7 @@ Result<Fd> open_lock(const std::string& path) {
 }  // namespace
 
 std::string default_card_lock_directory() {
-  struct stat status {};
+  struct stat status{};
   if (::stat("/run/lock", &status) == 0 && (status.st_mode & 01777) == 01777 && status.st_uid == 0) return "/run/lock";
   return "/tmp";
 }

@@ -1,6 +1,6 @@
 // What the agent wants to know of the machine's cards, as an interface: NVML behind it in the shipped agent
-// (agent/nvml_cards.h), plain values in tests. Calls may take milliseconds, and on a sick card seconds: only the threads that
-// watch one card call them, never one that names turns.
+// (agent/nvml_cards.h), plain values in tests. Calls may take milliseconds, and on a sick card seconds: only the
+// threads that watch one card call them, never one that names turns.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ struct ProcessSample {
 struct CardReading {
   int64_t used_bytes = 0;
   uint32_t utilisation_percent = 0;
-  std::vector<ProcessUse> processes;    // one per pid
-  std::vector<ProcessSample> samples;   // may be empty
+  std::vector<ProcessUse> processes;   // one per pid
+  std::vector<ProcessSample> samples;  // may be empty
 };
 
 class Cards {

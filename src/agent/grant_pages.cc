@@ -23,7 +23,9 @@ namespace {
 constexpr uint64_t kPageSize = 4096;
 constexpr char kUsageDirectory[] = "usage.d";
 
-uint64_t round_up(uint64_t bytes) { return (bytes + kPageSize - 1) / kPageSize * kPageSize; }
+uint64_t round_up(uint64_t bytes) {
+  return (bytes + kPageSize - 1) / kPageSize * kPageSize;
+}
 
 // The name's directory gives nobody else a way in but root and the owner: mode 0700, and an access list entry for an
 // owner who is not this process's user. (Handing the directory over would let its owner rename or fill it.)
@@ -39,18 +41,20 @@ Result<void> admit_owner(int fd, const std::string& path, uid_t owner) {
   };
   constexpr uint32_t kNobody = 0xffffffff;
   // Format of system.posix_acl_access: linux/posix_acl_xattr.h; tags in ascending order.
-  AccessList list{2, {{{0x01, 7, kNobody}, {0x02, 5, owner}, {0x04, 0, kNobody}, {0x10, 5, kNobody}, {0x20, 0, kNobody}}}};
+  AccessList list{2,
+                  {{{0x01, 7, kNobody}, {0x02, 5, owner}, {0x04, 0, kNobody}, {0x10, 5, kNobody}, {0x20, 0, kNobody}}}};
   if (::fsetxattr(fd, "system.posix_acl_access", &list, sizeof(list), 0) == 0) return {};
   if (errno == EOPNOTSUPP) {
-    return unavailable(fmt::format("{} is on a file system without access lists, which a grant for another user needs; "
-                                   "use a run directory on tmpfs, ext4 or xfs",
-                                   path));
+    return unavailable(
+        fmt::format("{} is on a file system without access lists, which a grant for another user needs; "
+                    "use a run directory on tmpfs, ext4 or xfs",
+                    path));
   }
   return errno_error("cannot set the access list of", path, errno);
 }
 
 Result<FileIdentity> identity_of(int fd, const std::string& path, uint64_t expected_bytes) {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd, &status) != 0) return errno_error("cannot look at", path, errno);
   if (!S_ISREG(status.st_mode)) return invalid(fmt::format("{} is no regular file", path));
   if (expected_bytes != 0 && static_cast<uint64_t>(status.st_size) != expected_bytes) {
@@ -105,7 +109,9 @@ void write_usage_header(int fd, const PageSpec& spec) {
 
 }  // namespace
 
-std::string grant_id_text(uint64_t id) { return fmt::format("{:016x}", id); }
+std::string grant_id_text(uint64_t id) {
+  return fmt::format("{:016x}", id);
+}
 
 Result<uint64_t> parse_grant_id(const std::string& text) {
   uint64_t id = 0;
@@ -147,14 +153,17 @@ Result<std::shared_ptr<GrantPages>> GrantPages::create(int directory, const std:
 
     std::shared_ptr<GrantPages> pages(new GrantPages());
     const uint64_t usage_bytes = page::usage_bytes(spec.card_count);
-    pages->own_file_system_ = ::geteuid() == 0 && mount_own_tmpfs(fmt::format("{}/{}", base, kUsageDirectory), usage_bytes);
+    pages->own_file_system_ =
+        ::geteuid() == 0 && mount_own_tmpfs(fmt::format("{}/{}", base, kUsageDirectory), usage_bytes);
     if (pages->own_file_system_) {  // the descriptor from before lies below the mount
       usage = Fd(::openat(top->get(), kUsageDirectory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
       if (!usage->valid()) return errno_error("cannot open", base + "/" + kUsageDirectory, errno);
     }
-    Result<Fd> usage_file = make_file(usage->get(), "usage", base + "/" + kUsageDirectory + "/usage", usage_bytes, 0666);
+    Result<Fd> usage_file =
+        make_file(usage->get(), "usage", base + "/" + kUsageDirectory + "/usage", usage_bytes, 0666);
     if (!usage_file) return std::move(usage_file.error());
-    Result<Fd> page_file = make_file(grant->get(), "page", base + "/grant/page", page::grant_bytes(spec.card_count), 0644);
+    Result<Fd> page_file =
+        make_file(grant->get(), "page", base + "/grant/page", page::grant_bytes(spec.card_count), 0644);
     if (!page_file) return std::move(page_file.error());
     pages->usage_fd_ = std::move(*usage_file);
     pages->page_fd_ = std::move(*page_file);
@@ -202,14 +211,14 @@ Result<std::shared_ptr<GrantPages>> GrantPages::reopen(int directory, const std:
   pages->usage_fd_ = std::move(*usage_file);
   pages->page_identity_ = page;
   pages->usage_identity_ = usage;
-  struct stat outside {};
+  struct stat outside{};
   pages->own_file_system_ = ::fstat(directory, &outside) == 0 && outside.st_dev != usage.device;
   Result<void> mapped = pages->map(spec.card_count);
   if (!mapped) return std::move(mapped.error());
   const page::GrantHeader& header = pages->header();
   if (header.magic != page::kGrantMagic || header.major != page::kMajor) {
-    return invalid(fmt::format("{}/{}: page of layout {}.{}, this agent writes {}.x", path, id, header.major, header.minor,
-                               page::kMajor));
+    return invalid(fmt::format("{}/{}: page of layout {}.{}, this agent writes {}.x", path, id, header.major,
+                               header.minor, page::kMajor));
   }
   if (header.grant_id != spec.grant_id || header.card_count != spec.card_count) {
     return invalid(fmt::format("{}/{}: the page belongs to another grant", path, id));
@@ -235,7 +244,7 @@ void GrantPages::remove(int directory, const std::string& path, uint64_t grant_i
 }
 
 bool GrantPages::usage_intact() const {
-  struct stat status {};
+  struct stat status{};
   return ::fstat(usage_fd_.get(), &status) == 0 &&
          static_cast<uint64_t>(status.st_size) == page::usage_bytes(card_count_);
 }
@@ -268,7 +277,7 @@ const volatile uint32_t* GrantPages::futex_word(uint64_t offset) {
 }
 
 bool GrantPages::slot_owned(uint32_t card, uint32_t slot) {
-  struct flock lock {};
+  struct flock lock{};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   lock.l_start = static_cast<off_t>(page::slot_lock_byte(card, slot));
@@ -282,7 +291,7 @@ std::vector<SlotOwner> GrantPages::slot_owners(uint32_t card) {
   const uint64_t first = page::slot_lock_byte(card, 0);
   const uint64_t end = first + page::kMaxProcesses;
   for (uint64_t at = first; at < end;) {
-    struct flock lock {};
+    struct flock lock{};
     lock.l_type = F_WRLCK;
     lock.l_whence = SEEK_SET;
     lock.l_start = static_cast<off_t>(at);
@@ -294,7 +303,7 @@ std::vector<SlotOwner> GrantPages::slot_owners(uint32_t card) {
     uint64_t to = lock.l_len == 0 ? end : std::min<uint64_t>(static_cast<uint64_t>(lock.l_start + lock.l_len), end);
     if (from > at) {
       for (uint64_t byte = at; byte < from; ++byte) {
-        struct flock single {};
+        struct flock single{};
         single.l_type = F_WRLCK;
         single.l_whence = SEEK_SET;
         single.l_start = static_cast<off_t>(byte);
@@ -313,12 +322,13 @@ std::vector<SlotOwner> GrantPages::slot_owners(uint32_t card) {
 }
 
 void GrantPages::clear_slot(uint32_t card, uint32_t slot) {
-  const uint64_t offset = sizeof(page::UsageHeader) + card * sizeof(page::UsageCard) + offsetof(page::UsageCard, slots) +
-                          slot * sizeof(page::Slot);
+  const uint64_t offset = sizeof(page::UsageHeader) + card * sizeof(page::UsageCard) +
+                          offsetof(page::UsageCard, slots) + slot * sizeof(page::Slot);
   const std::array<char, sizeof(page::Slot)> zero{};
   // Bytes first, state last: a claimer that sees a free slot sees no bytes in it.
   constexpr size_t kAfterState = offsetof(page::Slot, contexts);
-  ssize_t put = ::pwrite(usage_fd_.get(), zero.data(), sizeof(page::Slot) - kAfterState, static_cast<off_t>(offset + kAfterState));
+  ssize_t put = ::pwrite(usage_fd_.get(), zero.data(), sizeof(page::Slot) - kAfterState,
+                         static_cast<off_t>(offset + kAfterState));
   ssize_t freed = ::pwrite(usage_fd_.get(), zero.data(), kAfterState, static_cast<off_t>(offset));
   if (put < 0 || freed < 0) log::warning("cannot clear a dead slot", {{"slot", slot}, {"errno", errno}});
 }

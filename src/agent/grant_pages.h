@@ -44,9 +44,9 @@ class GrantPages final : public UsageView {
   GrantPages(const GrantPages&) = delete;
   GrantPages& operator=(const GrantPages&) = delete;
 
-  // Makes directory/<id>/grant/page and directory/<id>/usage.d/usage, the latter on a tmpfs of its own (one inode, fixed
-  // size) where this process may mount. All space is taken now: a full file system fails here and not under a program.
-  // On an error nothing stays behind. `directory` is an open directory, `path` its name for messages.
+  // Makes directory/<id>/grant/page and directory/<id>/usage.d/usage, the latter on a tmpfs of its own (one inode,
+  // fixed size) where this process may mount. All space is taken now: a full file system fails here and not under a
+  // program. On an error nothing stays behind. `directory` is an open directory, `path` its name for messages.
   static Result<std::shared_ptr<GrantPages>> create(int directory, const std::string& path, const PageSpec& spec);
 
   // Opens them again. kNotFound: gone. kInvalid: not what the record says (another inode, size, number or version).

@@ -21,7 +21,9 @@ constexpr std::array<KindName, 3> kKinds{
     {{core::Kind::kMemory, "memory"}, {core::Kind::kMemoryCore, "memory+core"}, {core::Kind::kWhole, "whole"}}};
 
 // 64-bit numbers as text: JSON numbers are signed here.
-std::string hex(uint64_t value) { return fmt::format("{:x}", value); }
+std::string hex(uint64_t value) {
+  return fmt::format("{:x}", value);
+}
 
 void read_hex(Fields& fields, const char* key, uint64_t& out) {
   std::string text;
@@ -32,7 +34,9 @@ void read_hex(Fields& fields, const char* key, uint64_t& out) {
   out = std::stoull(text, nullptr, 16);
 }
 
-json::Object encode_file(const FileIdentity& file) { return {{"device", hex(file.device)}, {"inode", hex(file.inode)}}; }
+json::Object encode_file(const FileIdentity& file) {
+  return {{"device", hex(file.device)}, {"inode", hex(file.inode)}};
+}
 
 void read_file_identity(Fields& fields, const json::Object& object, const char* key, FileIdentity& out) {
   const json::Value* value = object.if_contains(key);
@@ -85,8 +89,10 @@ Result<GrantRecord> GrantRecord::from_json(const json::Object& object) {
   std::string id, kind;
   f.text("id", id, 16);
   Result<uint64_t> number = parse_grant_id(id);
-  if (number) record.id = *number;
-  else f.fail("id", "16 hex digits");
+  if (number)
+    record.id = *number;
+  else
+    f.fail("id", "16 hex digits");
   f.text("name", record.name, kMaxNameBytes);
   f.text("pod", record.pod, 256);
   f.number("owner_uid", record.owner_uid, 0, std::numeric_limits<uint32_t>::max());

@@ -39,7 +39,7 @@ struct GrantRecord {
   int64_t weight = 1;
   bool high_priority = false;
   int64_t started_unix = 0;
-  std::vector<ProcessId> holders;   // runner first
+  std::vector<ProcessId> holders;  // runner first
   FileIdentity page, usage;
   json::Object to_json() const;
   static Result<GrantRecord> from_json(const json::Object& object);

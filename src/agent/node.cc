@@ -47,7 +47,9 @@ Node::~Node() {
   units_.clear();
 }
 
-bool Node::is_admin(const Peer& peer) const { return peer.uid == 0 || peer.uid == static_cast<int64_t>(::geteuid()); }
+bool Node::is_admin(const Peer& peer) const {
+  return peer.uid == 0 || peer.uid == static_cast<int64_t>(::geteuid());
+}
 
 bool Node::idle() {
   std::lock_guard guard(mutex_);
@@ -161,9 +163,10 @@ Result<Holder> Node::make_holder(const Peer& peer, int64_t pid) const {
   holder.process.pid = pid;
   holder.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)));
   if (!holder.pidfd.valid()) {
-    return not_found(fmt::format("process {} is not there for this agent (errno {}); it must be in the agent's PID "
-                                 "namespace and alive",
-                                 pid, errno));
+    return not_found(
+        fmt::format("process {} is not there for this agent (errno {}); it must be in the agent's PID "
+                    "namespace and alive",
+                    pid, errno));
   }
   Result<uint64_t> ticks = process_start_ticks(pid);
   if (!ticks) return std::move(ticks.error());
@@ -194,7 +197,8 @@ void Node::end_grant(uint64_t id, std::string_view why) {
     if (card.unit != nullptr) placement.shares.push_back(card.share);
   }
   Result<void> given = core::release(core_, placement);
-  if (!given) log::error("a share could not be given back", {{"grant", grant_id_text(id)}, {"reason", given.error().message}});
+  if (!given)
+    log::error("a share could not be given back", {{"grant", grant_id_text(id)}, {"reason", given.error().message}});
   // The record first: a grant without its pages would be reported as lost by the next agent.
   ::unlink(fmt::format("{}/{}.json", records_path_, grant_id_text(id)).c_str());
   GrantPages::remove(grants_directory_.get(), grants_path_, id);
@@ -213,9 +217,10 @@ Result<void> Node::release(const Peer& peer, const std::string& text, bool force
   bool busy = false;
   for (const GrantCard& card : grant.cards) busy = busy || card.watch->any_alive() || card.watch->any_waiting();
   if (busy && !force) {
-    return Error{ErrorCode::kExists, fmt::format("grant '{}' is in use by running programs; end them first, or use force "
-                                                 "to close it for new ones",
-                                                 grant.record.name)};
+    return Error{ErrorCode::kExists,
+                 fmt::format("grant '{}' is in use by running programs; end them first, or use force "
+                             "to close it for new ones",
+                             grant.record.name)};
   }
   grant.closing = true;
   grant.holders.clear();
@@ -232,7 +237,8 @@ Result<void> Node::attach(const Peer& peer, const std::string& text, int64_t pid
   Grant& grant = **found;
   if (grant.closing) return unavailable(fmt::format("grant '{}' is being released", grant.record.name));
   if (grant.holders.size() >= kMaxHolders) {
-    return exhausted(fmt::format("grant '{}' has {} attached processes, the most there may be", grant.record.name, kMaxHolders));
+    return exhausted(
+        fmt::format("grant '{}' has {} attached processes, the most there may be", grant.record.name, kMaxHolders));
   }
   Result<Holder> holder = make_holder(peer, pid != 0 ? pid : peer.pid);
   if (!holder) return std::move(holder.error());

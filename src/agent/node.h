@@ -2,8 +2,8 @@
 // NVML and never waits for a program, so that a sick card or a slow peer delays nobody. Turns are named elsewhere (one
 // keeper per card, with a lock and a thread of its own).
 //
-// Who calls what: connections call the operations (Peer says for whom), the probe thread calls probe() some forty times a
-// second, each card's thread calls before_reading()/card_read()/card_failed(), the finder calls cards_found().
+// Who calls what: connections call the operations (Peer says for whom), the probe thread calls probe() some forty times
+// a second, each card's thread calls before_reading()/card_read()/card_failed(), the finder calls cards_found().
 #pragma once
 
 #include <sys/types.h>
@@ -30,13 +30,13 @@ namespace sluice::agent {
 
 struct NodeOptions {
   std::string run_directory;
-  std::string guest_directory;      // our libcuda.so.1 and libnvidia-ml.so.1
-  std::string driver_directory;     // empty: searched
+  std::string guest_directory;   // our libcuda.so.1 and libnvidia-ml.so.1
+  std::string driver_directory;  // empty: searched
   std::string card_lock_directory;
-  int64_t unit_mib = 1024;          // memory unit
+  int64_t unit_mib = 1024;  // memory unit
   int32_t max_grants_per_card = 20;
   core::CardOrder card_order = core::CardOrder::kBinpack;
-  bool allow_priority = false;      // weight and high priority of users other than the agent's own
+  bool allow_priority = false;  // weight and high priority of users other than the agent's own
 };
 
 // Who asks, by the kernel's word.
@@ -49,8 +49,8 @@ using HostFactory = std::function<std::unique_ptr<TurnHost>()>;
 
 // A card that this agent serves.
 struct CardUnit {
-  CardInfo info;       // info.index is unique on the node for as long as the agent lives
-  Fd lock;             // machine-wide; invalid: another agent has the card
+  CardInfo info;        // info.index is unique on the node for as long as the agent lives
+  Fd lock;              // machine-wide; invalid: another agent has the card
   std::string held_by;  // why it is not ours
   bool lost = false;
   std::optional<uint32_t> policy;  // by set-policy
@@ -58,9 +58,9 @@ struct CardUnit {
   std::unique_ptr<TurnHost> host;
   std::unique_ptr<TurnKeeper> keeper;
   std::thread keeper_thread;
-  CardReading reading;         // the last one
+  CardReading reading;  // the last one
   bool read_once = false;
-  int quiet_rounds = 0;        // readings in a row in which the card was much busier than the pages say
+  int quiet_rounds = 0;              // readings in a row in which the card was much busier than the pages say
   std::map<int64_t, int> strangers;  // pid -> readings in a row
   ~CardUnit();
 };
@@ -71,7 +71,7 @@ struct GrantCard {
   core::Share share;
   std::unique_ptr<SlotWatch> watch = std::make_unique<SlotWatch>();
   std::deque<std::pair<uint64_t, uint64_t>> busy;  // (time, settled busy total), a little over one second
-  double utilisation = 0;   // percent of the card, last second
+  double utilisation = 0;                          // percent of the card, last second
   uint64_t refused_allocations = 0;
   int64_t tampering = 0;
   uint64_t overruns_seen = 0;
@@ -85,12 +85,13 @@ struct Holder {
 
 struct Grant {
   GrantRecord record;
-  std::shared_ptr<GrantPages> pages;  // nullptr: of a layout this agent cannot read; held as taken until its holders end
+  std::shared_ptr<GrantPages>
+      pages;  // nullptr: of a layout this agent cannot read; held as taken until its holders end
   std::vector<GrantCard> cards;
-  std::vector<Holder> holders;        // runner first
-  uint64_t mount_namespace = 0;       // inode of the runner's own, once it has one; 0: not seen
+  std::vector<Holder> holders;   // runner first
+  uint64_t mount_namespace = 0;  // inode of the runner's own, once it has one; 0: not seen
   bool taken_over = false;
-  bool closing = false;               // released by order, waits for its processes
+  bool closing = false;  // released by order, waits for its processes
 };
 
 class Node {
@@ -189,8 +190,8 @@ class Node {
   std::mutex mutex_;
   Fd grants_directory_;
   std::string grants_path_, records_path_;
-  core::Node core_;                                 // what is taken; cards in the order of units_
-  std::vector<std::unique_ptr<CardUnit>> units_;    // never removed
+  core::Node core_;                               // what is taken; cards in the order of units_
+  std::vector<std::unique_ptr<CardUnit>> units_;  // never removed
   std::map<uint64_t, std::unique_ptr<Grant>> grants_;
   std::vector<GrantRecord> waiting_records_;        // their cards are not there
   std::map<std::string, uint32_t> saved_policies_;  // by UUID

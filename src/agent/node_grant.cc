@@ -16,13 +16,18 @@ namespace {
 
 constexpr int64_t kMib = 1 << 20;
 
-std::string unit_name(int64_t unit_mib) { return unit_mib == 1024 ? "GiB" : fmt::format("units of {} MiB", unit_mib); }
+std::string unit_name(int64_t unit_mib) {
+  return unit_mib == 1024 ? "GiB" : fmt::format("units of {} MiB", unit_mib);
+}
 
 core::NodeMode mode_for(core::Kind kind) {
   switch (kind) {
-    case core::Kind::kMemory: return core::NodeMode::kMemory;
-    case core::Kind::kMemoryCore: return core::NodeMode::kCoreMemory;
-    default: return core::NodeMode::kDefault;
+    case core::Kind::kMemory:
+      return core::NodeMode::kMemory;
+    case core::Kind::kMemoryCore:
+      return core::NodeMode::kCoreMemory;
+    default:
+      return core::NodeMode::kDefault;
   }
 }
 
@@ -79,16 +84,20 @@ Result<Node::Choice> Node::choose(const GrantRequest& request) {
     const auto& pinned = request.card_uuids;
     if (!pinned.empty() && std::find(pinned.begin(), pinned.end(), unit.info.uuid) == pinned.end()) continue;
     const core::Kind kind = kind_on(unit.info.index);
-    if (!unit.lock.valid()) leave_out(unit, "is not ours: " + unit.held_by);
-    else if (unit.lost) leave_out(unit, "is lost");
+    if (!unit.lock.valid())
+      leave_out(unit, "is not ours: " + unit.held_by);
+    else if (unit.lost)
+      leave_out(unit, "is lost");
     else if (kind != core::Kind::kNone && kind != wanted->kind && kind != core::Kind::kWhole)
       leave_out(unit, fmt::format("serves {} requests, and a card serves one kind at a time", core::to_string(kind)));
     else if (request.policy && kind != core::Kind::kNone && *request.policy != unit.policy_in_force)
       leave_out(unit, fmt::format("is under policy {}", policy_name(unit.policy_in_force)));
-    else candidates.cards.push_back(core_.cards[i]);
+    else
+      candidates.cards.push_back(core_.cards[i]);
   }
   if (candidates.cards.empty()) {
-    Error error = exhausted(fmt::format("cards: needs {} that can serve this request, have 0{}", wanted->cards, left_out));
+    Error error =
+        exhausted(fmt::format("cards: needs {} that can serve this request, have 0{}", wanted->cards, left_out));
     if (units_.empty()) error = not_found("no card: this machine has none that answers");
     return error;
   }
@@ -162,7 +171,8 @@ Result<std::unique_ptr<Grant>> Node::make_grant(const Peer& peer, const GrantReq
     notes.push_back(fmt::format("the card's policy was set to {}; {} is not honoured", policy_name(*first.policy),
                                 policy_name(*request.policy)));
   }
-  PageSpec spec{record.id, record.name, static_cast<uint32_t>(grant->cards.size()), static_cast<uid_t>(record.owner_uid)};
+  PageSpec spec{record.id, record.name, static_cast<uint32_t>(grant->cards.size()),
+                static_cast<uid_t>(record.owner_uid)};
   Result<std::shared_ptr<GrantPages>> pages = GrantPages::create(grants_directory_.get(), grants_path_, spec);
   if (!pages) return std::move(pages.error()).wrap("the grant's pages");
   grant->pages = std::move(*pages);
@@ -261,11 +271,12 @@ Result<void> Node::check_memory_change(Grant& grant, int64_t units) {
     const int64_t card_mib = card.unit->info.memory_bytes / kMib;
     const int64_t card_units = core::card_units(card_mib, options_.unit_mib);
     if (units > card_units) {
-      return invalid(fmt::format("card memory: needs {} {} on one card, card {} has {}", units, unit_name(options_.unit_mib),
-                                 card.share.card_index, card_units));
+      return invalid(fmt::format("card memory: needs {} {} on one card, card {} has {}", units,
+                                 unit_name(options_.unit_mib), card.share.card_index, card_units));
     }
     const int64_t limit = core::container_limit_mib(card_mib, units, card_units) * kMib;
-    const int64_t in_use = std::max(card.watch->used_bytes().value_or(0), static_cast<int64_t>(card.watch->charged_bytes()));
+    const int64_t in_use =
+        std::max(card.watch->used_bytes().value_or(0), static_cast<int64_t>(card.watch->charged_bytes()));
     if (in_use > limit) {
       return exhausted(fmt::format("memory limit: {} MiB are in use on card {}, more than the {} MiB asked for",
                                    (in_use + kMib - 1) / kMib, card.share.card_index, limit / kMib));
@@ -304,9 +315,11 @@ Result<GrantStatus> Node::set(const Peer& peer, const SetRequest& request) {
     if (request.gpu_mem_units) {
       const int64_t card_mib = card.unit->info.memory_bytes / kMib;
       share.units = *request.gpu_mem_units;
-      share.memory_mib = core::container_limit_mib(card_mib, share.units, core::card_units(card_mib, options_.unit_mib));
+      share.memory_mib =
+          core::container_limit_mib(card_mib, share.units, core::card_units(card_mib, options_.unit_mib));
     }
-    if (request.core_percent) share.core_milli = core::core_milli_from_percent(static_cast<int32_t>(*request.core_percent));
+    if (request.core_percent)
+      share.core_milli = core::core_milli_from_percent(static_cast<int32_t>(*request.core_percent));
     before.shares.push_back(card.share);
     after.shares.push_back(share);
   }

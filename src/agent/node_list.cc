@@ -14,15 +14,21 @@ constexpr int64_t kMib = 1 << 20;
 
 const char* kind_text(core::Kind kind) {
   switch (kind) {
-    case core::Kind::kMemory: return "memory";
-    case core::Kind::kMemoryCore: return "memory+core";
-    case core::Kind::kWhole: return "whole";
-    case core::Kind::kNone: break;
+    case core::Kind::kMemory:
+      return "memory";
+    case core::Kind::kMemoryCore:
+      return "memory+core";
+    case core::Kind::kWhole:
+      return "whole";
+    case core::Kind::kNone:
+      break;
   }
   return "free";
 }
 
-int64_t used_mib(int64_t bytes) { return bytes == kUnknownBytes ? -1 : bytes / kMib; }
+int64_t used_mib(int64_t bytes) {
+  return bytes == kUnknownBytes ? -1 : bytes / kMib;
+}
 
 }  // namespace
 

@@ -37,7 +37,7 @@ Result<Fd> own_directory(const std::string& path, mode_t mode) {
   if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) return errno_error("cannot create", path, errno);
   Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd.valid()) return errno_error("cannot open", path, errno);
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd.get(), &status) != 0 || status.st_uid != ::geteuid()) {
     return permission(fmt::format("{} does not belong to uid {}; remove it", path, ::geteuid()));
   }
@@ -73,10 +73,13 @@ Result<void> Node::serve_card(const CardInfo& info) {
   while (unit_of(unit->info.index) != nullptr) ++unit->info.index;
   if (Result<std::vector<uint8_t>> uuid = parse_uuid(info.uuid); !uuid) return std::move(uuid.error());
   Result<Fd> lock = lock_card(options_.card_lock_directory, info.uuid, options_.run_directory);
-  if (lock) unit->lock = std::move(*lock);
-  else unit->held_by = lock.error().message;
+  if (lock)
+    unit->lock = std::move(*lock);
+  else
+    unit->held_by = lock.error().message;
   if (auto saved = saved_policies_.find(info.uuid); saved != saved_policies_.end()) unit->policy = saved->second;
-  core::Card card = core::make_card(unit->info.index, info.uuid, info.model, info.memory_bytes / kMib, options_.unit_mib);
+  core::Card card =
+      core::make_card(unit->info.index, info.uuid, info.model, info.memory_bytes / kMib, options_.unit_mib);
   card.healthy = unit->lock.valid();
   core_.cards.push_back(std::move(card));
   if (unit->lock.valid()) {
@@ -103,12 +106,14 @@ Result<void> Node::start() {
   load_policies();
   Result<std::vector<CardInfo>> cards = cards_source_.list();
   if (!cards) return std::move(cards.error());
-  if (cards->empty()) return not_found("no card: the driver is there but lists none (`nvidia-smi -L` shows what it sees)");
+  if (cards->empty())
+    return not_found("no card: the driver is there but lists none (`nvidia-smi -L` shows what it sees)");
   std::string refused;
   for (const CardInfo& card : *cards) {
     Result<void> served = serve_card(card);
     if (!served) return served;
-    if (!units_.back()->lock.valid()) refused += fmt::format("{}{}", refused.empty() ? "" : "; ", units_.back()->held_by);
+    if (!units_.back()->lock.valid())
+      refused += fmt::format("{}{}", refused.empty() ? "" : "; ", units_.back()->held_by);
   }
   const bool any = std::any_of(units_.begin(), units_.end(), [](const auto& unit) { return unit->lock.valid(); });
   if (!any) return Error{ErrorCode::kExists, refused};
@@ -123,11 +128,12 @@ void Node::take_over_grants() {
     const std::string path = records_path_ + "/" + name;
     Result<std::string> text = read_file(path, kMaxRecordBytes);
     Result<json::Value> value = text ? json::parse(*text) : Result<json::Value>(std::move(text.error()));
-    Result<GrantRecord> record = value && value->is_object()
-                                     ? GrantRecord::from_json(value->get_object())
-                                     : Result<GrantRecord>(value ? invalid("expected an object") : std::move(value.error()));
+    Result<GrantRecord> record = value && value->is_object() ? GrantRecord::from_json(value->get_object())
+                                                             : Result<GrantRecord>(value ? invalid("expected an object")
+                                                                                         : std::move(value.error()));
     if (!record) {
-      event("grant-lost", fmt::format("the record {} cannot be understood and is set aside: {}", path, record.error().message));
+      event("grant-lost",
+            fmt::format("the record {} cannot be understood and is set aside: {}", path, record.error().message));
       ::rename(path.c_str(), (path + ".bad").c_str());
       continue;
     }
@@ -152,7 +158,8 @@ void Node::take_over(GrantRecord record) {
     placement.shares.push_back(card.share);
     grant->cards.push_back(std::move(card));
   }
-  PageSpec spec{record.id, record.name, static_cast<uint32_t>(record.shares.size()), static_cast<uid_t>(record.owner_uid)};
+  PageSpec spec{record.id, record.name, static_cast<uint32_t>(record.shares.size()),
+                static_cast<uid_t>(record.owner_uid)};
   Result<std::shared_ptr<GrantPages>> pages =
       GrantPages::reopen(grants_directory_.get(), grants_path_, spec, record.page, record.usage);
   if (pages) {
@@ -162,12 +169,14 @@ void Node::take_over(GrantRecord record) {
     ::unlink(fmt::format("{}/{}.json", records_path_, id).c_str());
     return;
   } else {
-    event("grant-lost", fmt::format("grant '{}' ({}) is not taken over, its share stays taken until its programs end: {}",
-                                    record.name, id, pages.error().message));
+    event("grant-lost",
+          fmt::format("grant '{}' ({}) is not taken over, its share stays taken until its programs end: {}",
+                      record.name, id, pages.error().message));
   }
   Result<void> taken = core::take(core_, placement);
   if (!taken) {
-    event("grant-lost", fmt::format("grant '{}' ({}) does not fit any more: {}", record.name, id, taken.error().message));
+    event("grant-lost",
+          fmt::format("grant '{}' ({}) does not fit any more: {}", record.name, id, taken.error().message));
     return;
   }
   const Peer self{::getpid(), static_cast<int64_t>(::geteuid())};

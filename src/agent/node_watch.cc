@@ -1,9 +1,9 @@
 // The watchdog's part of the node: who lives, what is charged, what the card says, and where page and card differ.
+#include <dirent.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <dirent.h>
 
 #include <algorithm>
 #include <array>
@@ -17,8 +17,8 @@ namespace sluice::agent {
 namespace {
 
 constexpr uint64_t kBusyWindowNs = 1'000'000'000;
-constexpr int kQuietRounds = 6;       // readings before a card that is busier than its pages say is reported
-constexpr double kQuietPoints = 30;   // by how much
+constexpr int kQuietRounds = 6;      // readings before a card that is busier than its pages say is reported
+constexpr double kQuietPoints = 30;  // by how much
 constexpr size_t kMaxAdopted = 64;
 
 uint64_t card_offset(size_t card) {
@@ -45,7 +45,7 @@ bool read_slots(GrantPages& pages, size_t card, SlotImages& images) {
 }
 
 uint64_t namespace_of(int64_t pid) {
-  struct stat status {};
+  struct stat status{};
   return ::stat(fmt::format("/proc/{}/ns/mnt", pid).c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
@@ -54,7 +54,8 @@ uint64_t namespace_of(int64_t pid) {
 bool mounts_usage(int64_t pid, const FileIdentity& usage, const std::string& id) {
   Result<std::string> text = read_file(fmt::format("/proc/{}/mountinfo", pid), 4 << 20);
   if (!text) return false;
-  const std::string device = fmt::format(" {}:{} ", (usage.device >> 8) & 0xfff, (usage.device & 0xff) | ((usage.device >> 12) & ~0xffull));
+  const std::string device =
+      fmt::format(" {}:{} ", (usage.device >> 8) & 0xfff, (usage.device & 0xff) | ((usage.device >> 12) & ~0xffull));
   for (size_t start = 0; start < text->size();) {
     size_t end = std::min(text->find('\n', start), text->size());
     std::string_view line = std::string_view(*text).substr(start, end - start);
@@ -140,7 +141,8 @@ void Node::measure_busy(Grant& grant, size_t index, uint64_t now_ns) {
   double share = 100.0 * static_cast<double>(total - since_total) / static_cast<double>(now_ns - since_ns);
   card.utilisation = std::clamp(share, 0.0, 100.0);
   if (grant.record.kind == core::Kind::kWhole && card.unit != nullptr) {
-    card.utilisation = card.unit->reading.utilisation_percent;  // the card is its alone, and nothing need stand in between
+    card.utilisation =
+        card.unit->reading.utilisation_percent;  // the card is its alone, and nothing need stand in between
   }
 }
 
@@ -150,7 +152,8 @@ void Node::publish(Grant& grant, size_t index) {
   page::GrantCard& page = grant.pages->card(static_cast<uint32_t>(index));
   for (uint32_t slot = 0; slot < page::kMaxProcesses; ++slot) {
     const uint64_t wanted = card.watch->correction_bytes(slot);
-    if (page.correction_bytes[slot].load(std::memory_order_relaxed) != wanted) page.correction_bytes[slot].store(wanted);
+    if (page.correction_bytes[slot].load(std::memory_order_relaxed) != wanted)
+      page.correction_bytes[slot].store(wanted);
   }
   page.used_bytes.store(static_cast<uint64_t>(std::max<int64_t>(card.watch->used_bytes().value_or(0), 0)));
   page.utilisation_permille.store(static_cast<uint32_t>(card.utilisation * 10 + 0.5));
@@ -159,8 +162,8 @@ void Node::publish(Grant& grant, size_t index) {
 void Node::probe_grant(Grant& grant, uint64_t now_ns) {
   if (!grant.pages) return;
   if (!grant.pages->usage_intact()) {
-    event("tampering", fmt::format("grant '{}' ({}) changed the size of its usage file; it is put right", grant.record.name,
-                                   grant_id_text(grant.record.id)));
+    event("tampering", fmt::format("grant '{}' ({}) changed the size of its usage file; it is put right",
+                                   grant.record.name, grant_id_text(grant.record.id)));
     for (GrantCard& card : grant.cards) ++card.tampering;
     grant.pages->mend_usage();
   }
@@ -289,7 +292,8 @@ void Node::look_for_strangers(CardUnit& unit, const CardReading& reading) {
         whose = fmt::format("inside grant '{}' ({}) but past its library", grant->record.name, grant_id_text(id));
       }
     }
-    event("stranger", fmt::format("process {} ({}) uses card {} {}", use.pid, process_command(use.pid), unit.info.index, whose));
+    event("stranger",
+          fmt::format("process {} ({}) uses card {} {}", use.pid, process_command(use.pid), unit.info.index, whose));
   }
   unit.strangers = std::move(seen);
 }
@@ -301,7 +305,8 @@ void Node::compare_busy(CardUnit& unit, const CardReading& reading) {
   for (const auto& [id, grant] : grants_) {
     for (const GrantCard& card : grant->cards) {
       if (card.unit != &unit || grant->record.kind == core::Kind::kWhole) continue;
-      if (card.watch->any_alive()) names += fmt::format("{}'{}' ({})", names.empty() ? "" : ", ", grant->record.name, grant_id_text(id));
+      if (card.watch->any_alive())
+        names += fmt::format("{}'{}' ({})", names.empty() ? "" : ", ", grant->record.name, grant_id_text(id));
       said += card.utilisation;
     }
   }
@@ -329,7 +334,8 @@ void Node::card_failed(const std::string& uuid, const Error& error) {
 
 bool Node::any_lost() {
   std::lock_guard guard(mutex_);
-  return std::any_of(units_.begin(), units_.end(), [](const auto& unit) { return unit->lost || !unit->lock.valid(); }) ||
+  return std::any_of(units_.begin(), units_.end(),
+                     [](const auto& unit) { return unit->lost || !unit->lock.valid(); }) ||
          !waiting_records_.empty();
 }
 

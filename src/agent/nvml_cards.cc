@@ -22,8 +22,8 @@ namespace {
 
 constexpr char kSoname[] = "libnvidia-ml.so.1";
 constexpr std::array<const char*, 7> kFolders{
-    "/usr/lib/x86_64-linux-gnu", "/usr/lib64",           "/usr/lib",     "/usr/lib/wsl/lib",
-    "/usr/local/nvidia/lib64",   "/usr/lib/nvidia/current", "/opt/nvidia/lib64"};
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib64",       "/usr/lib", "/usr/lib/wsl/lib", "/usr/local/nvidia/lib64",
+    "/usr/lib/nvidia/current",   "/opt/nvidia/lib64"};
 constexpr unsigned kMaxCards = 64;
 constexpr unsigned kMaxProcesses = 8192;
 
@@ -49,7 +49,7 @@ struct Api {
   nvmlReturn_t (*samples)(nvmlDevice_t, nvmlProcessUtilizationSample_t*, unsigned*, unsigned long long) = nullptr;
   using List = nvmlReturn_t (*)(nvmlDevice_t, unsigned*, nvmlProcessInfo_v2_t*);  // _v2 and _v3 share the layout
   using ListV1 = nvmlReturn_t (*)(nvmlDevice_t, unsigned*, nvmlProcessInfo_v1_t*);
-  std::array<List, 3> lists{};      // compute, graphics, MPS
+  std::array<List, 3> lists{};  // compute, graphics, MPS
   std::array<ListV1, 2> old_lists{};
 };
 
@@ -78,7 +78,8 @@ Result<Api> bind_api(void* library, const std::string& path) {
   bind(library, api.samples, {"nvmlDeviceGetProcessUtilization"});
   bind(library, api.lists[0], {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"});
   bind(library, api.lists[1], {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"});
-  bind(library, api.lists[2], {"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2"});
+  bind(library, api.lists[2],
+       {"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2"});
   bind(library, api.old_lists[0], {"nvmlDeviceGetComputeRunningProcesses"});
   bind(library, api.old_lists[1], {"nvmlDeviceGetGraphicsRunningProcesses"});
   if (api.init == nullptr || api.shutdown == nullptr || api.count == nullptr || api.by_index == nullptr ||
@@ -101,8 +102,8 @@ class NvmlCards final : public Cards {
   Result<void> start() {
     nvmlReturn_t code = api_.init();
     if (code != NVML_SUCCESS) {
-      return not_found(fmt::format("no card: {} says '{}'; is the kernel module loaded and /dev/nvidia* there?", path_,
-                                   text(code)));
+      return not_found(
+          fmt::format("no card: {} says '{}'; is the kernel module loaded and /dev/nvidia* there?", path_, text(code)));
     }
     started_ = true;
     return {};
@@ -127,10 +128,12 @@ class NvmlCards final : public Cards {
 
  private:
   std::string text(nvmlReturn_t code) const {
-    return api_.error_string != nullptr ? api_.error_string(code) : fmt::format("NVML error {}", static_cast<int>(code));
+    return api_.error_string != nullptr ? api_.error_string(code)
+                                        : fmt::format("NVML error {}", static_cast<int>(code));
   }
   Error failed(std::string_view what, const std::string& card, nvmlReturn_t code) const {
-    const bool lost = code == NVML_ERROR_GPU_IS_LOST || code == NVML_ERROR_NOT_FOUND || code == NVML_ERROR_GPU_NOT_FOUND;
+    const bool lost =
+        code == NVML_ERROR_GPU_IS_LOST || code == NVML_ERROR_NOT_FOUND || code == NVML_ERROR_GPU_NOT_FOUND;
     Error error = unavailable(fmt::format("card {}: NVML cannot read {}: {}", card, what, text(code)));
     if (lost) error.code = ErrorCode::kNotFound;
     return error;
@@ -195,8 +198,10 @@ nvmlReturn_t NvmlCards::processes(nvmlDevice_t device, std::map<int64_t, int64_t
   nvmlReturn_t worst = NVML_SUCCESS;
   for (size_t i = 0; i < api_.lists.size(); ++i) {
     nvmlReturn_t code = NVML_SUCCESS;
-    if (api_.lists[i] != nullptr) code = collect(api_.lists[i], nvmlProcessInfo_v2_t{});
-    else if (i < api_.old_lists.size() && api_.old_lists[i] != nullptr) code = collect(api_.old_lists[i], nvmlProcessInfo_v1_t{});
+    if (api_.lists[i] != nullptr)
+      code = collect(api_.lists[i], nvmlProcessInfo_v2_t{});
+    else if (i < api_.old_lists.size() && api_.old_lists[i] != nullptr)
+      code = collect(api_.old_lists[i], nvmlProcessInfo_v1_t{});
     if (code != NVML_SUCCESS && i == 0) worst = code;  // graphics and MPS lists are not everywhere
   }
   return worst;
@@ -259,7 +264,10 @@ Result<std::vector<uint8_t>> parse_uuid(const std::string& text) {
   for (size_t i = text.rfind("GPU-", 0) == 0 ? 4 : 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '-') continue;
-    int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    int digit = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                       : -1;
     if (digit < 0) return invalid(fmt::format("card UUID '{}': expected GPU- and 32 hex digits", text));
     if (high < 0) {
       high = digit;
@@ -268,7 +276,8 @@ Result<std::vector<uint8_t>> parse_uuid(const std::string& text) {
       high = -1;
     }
   }
-  if (bytes.size() != 16 || high >= 0) return invalid(fmt::format("card UUID '{}': expected GPU- and 32 hex digits", text));
+  if (bytes.size() != 16 || high >= 0)
+    return invalid(fmt::format("card UUID '{}': expected GPU- and 32 hex digits", text));
   return bytes;
 }
 
@@ -288,9 +297,10 @@ Result<std::unique_ptr<Cards>> open_nvml_cards(const std::string& driver_directo
     for (const char* folder : kFolders) attempt(fmt::format("{}/{}", folder, kSoname));
   }
   if (library == nullptr) {
-    return not_found(fmt::format("no card: the driver's {} is not on this machine ({}); install the driver or name its "
-                                 "folder with --driver-dir",
-                                 kSoname, tried));
+    return not_found(
+        fmt::format("no card: the driver's {} is not on this machine ({}); install the driver or name its "
+                    "folder with --driver-dir",
+                    kSoname, tried));
   }
   std::string path = loaded_path(library);
   Result<Api> api = bind_api(library, path);  // never unloaded: the driver keeps threads and handlers of its own

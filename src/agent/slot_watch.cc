@@ -94,7 +94,8 @@ SlotWatch::Found SlotWatch::card_read(uint64_t now_ns, uint64_t started_ns, cons
       // Reservations go up before the card's figure and down after it: the larger of the two looks at the page is what
       // the card's figure can be held against.
       uint64_t said = std::max(std::min(before[i].reserved_bytes, kMostBytes), slot.image.reserved_bytes);
-      slot.correction = slot.used > 0 && static_cast<uint64_t>(slot.used) > said ? static_cast<uint64_t>(slot.used) - said : 0;
+      slot.correction =
+          slot.used > 0 && static_cast<uint64_t>(slot.used) > said ? static_cast<uint64_t>(slot.used) - said : 0;
       said_sum += said;
     }
     if (entry != used_of.end() && entry->second == kUnknownBytes) known = false;
@@ -142,13 +143,14 @@ std::optional<std::string> SlotWatch::difference(int64_t limit_bytes) const {
   if (!used_) return std::nullopt;
   const auto charged_mib = static_cast<int64_t>(charged_bytes()) / kMib;
   if (limit_bytes > 0 && *used_ > limit_bytes + kLimitToleranceBytes) {
-    return fmt::format("uses {} MiB of the card by the card's word, its limit is {} MiB", *used_ / kMib, limit_bytes / kMib);
+    return fmt::format("uses {} MiB of the card by the card's word, its limit is {} MiB", *used_ / kMib,
+                       limit_bytes / kMib);
   }
   if (silent_rounds_ >= 2) {
     uint64_t said = 0;
     for (const Slot& slot : slots_) said += slot.image.live ? slot.image.reserved_bytes : 0;
-    return fmt::format("uses {} MiB of the card by the card's word, its page says {} MiB ({} MiB are charged)", *used_ / kMib,
-                       said / kMib, charged_mib);
+    return fmt::format("uses {} MiB of the card by the card's word, its page says {} MiB ({} MiB are charged)",
+                       *used_ / kMib, said / kMib, charged_mib);
   }
   return std::nullopt;
 }

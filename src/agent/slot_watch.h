@@ -1,6 +1,6 @@
 // What the watchdog concludes about one grant on one card. Three witnesses: the kernel (which slots' locks are held, by
-// which pid), the card (which pids it lists, with how many bytes) and the page (what the programs say of themselves). The
-// first two are believed; the page is compared with them.
+// which pid), the card (which pids it lists, with how many bytes) and the page (what the programs say of themselves).
+// The first two are believed; the page is compared with them.
 //
 //  - A live process is charged what the card spends on it, where that is more than it says: correction = card - page.
 //  - A dead process's bytes stay charged until a reading of the card taken after its death no longer lists it, at most
@@ -42,15 +42,15 @@ class SlotWatch {
  public:
   struct Process {
     uint32_t slot = 0;
-    int64_t pid = 0;        // 0: not known
+    int64_t pid = 0;  // 0: not known
     bool dead = false;
     int64_t used_bytes = kUnknownBytes;  // by the card
     SlotImage image;
   };
 
   struct Found {
-    bool died = false;                // a process ended since the last look
-    std::vector<uint32_t> clear;      // slots to be cleared in the page now
+    bool died = false;            // a process ended since the last look
+    std::vector<uint32_t> clear;  // slots to be cleared in the page now
   };
   // Locks and page, many times a second.
   Found look(uint64_t now_ns, const std::vector<SlotOwner>& owners, const SlotImages& images);

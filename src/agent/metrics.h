@@ -1,0 +1,39 @@
+// The node in Prometheus text format, and a local port to fetch it from. The text is made from a snapshot at scrape
+// time. Names: those of ACK's exporter where they mean something on one machine, ours under sluice_ for the rest.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "agent/protocol.h"
+#include "base/files.h"
+#include "base/result.h"
+
+namespace sluice::agent {
+
+std::string metrics_text(const ListAnswer& node, const std::string& host_name);
+
+// Serves GET /metrics over HTTP/1.1, one request per connection, one at a time: a scraper or two, no more.
+class MetricsServer {
+ public:
+  MetricsServer() = default;
+  ~MetricsServer() { stop(); }
+  // address: "127.0.0.1:9401", "[::1]:9401"; port 0 takes a free one. kInvalid: no such address; kExists: taken.
+  Result<void> start(const std::string& address, std::function<std::string()> text);
+  int port() const { return port_; }
+  void stop();
+
+ private:
+  void loop();
+  void answer(int fd);
+
+  std::function<std::string()> text_;
+  Fd listener_;
+  Fd stop_event_;
+  int port_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace sluice::agent

@@ -1,0 +1,139 @@
+#include "agent/slot_watch.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice::agent {
+namespace {
+
+constexpr uint64_t kMs = 1'000'000;
+constexpr uint64_t kMib = 1 << 20;
+
+SlotImages page_with(std::initializer_list<std::pair<uint32_t, uint64_t>> reserved) {
+  SlotImages images{};
+  for (const auto& [slot, bytes] : reserved) images[slot] = {true, bytes, 0, 0, 0};
+  return images;
+}
+
+CardReading reading_of(std::initializer_list<ProcessUse> processes) {
+  CardReading reading;
+  reading.processes = processes;
+  return reading;
+}
+
+TEST(SlotWatch, ALiveProcessIsChargedWhatTheCardSpends) {
+  SlotWatch watch;
+  const SlotImages page = page_with({{3, 100 * kMib}});
+  watch.look(1 * kMs, {{3, 500}}, page);
+  watch.card_read(2 * kMs, 1 * kMs, reading_of({{500, 160 * kMib}}), page);
+  EXPECT_EQ(watch.correction_bytes(3), 60 * kMib);
+  EXPECT_EQ(watch.charged_bytes(), 160 * kMib);
+  EXPECT_EQ(watch.used_bytes(), static_cast<int64_t>(160 * kMib));
+  // Less on the card than charged (managed memory, a reservation under way): never lowered.
+  watch.card_read(3 * kMs, 2 * kMs, reading_of({{500, 50 * kMib}}), page);
+  EXPECT_EQ(watch.correction_bytes(3), 0u);
+  EXPECT_EQ(watch.charged_bytes(), 100 * kMib);
+}
+
+TEST(SlotWatch, MemoryFreedWhileTheCardIsReadIsNotChargedTwice) {
+  SlotWatch watch;
+  const SlotImages before = page_with({{0, 300 * kMib}});
+  watch.look(1 * kMs, {{0, 9}}, page_with({{0, 100 * kMib}}));  // freed between the two looks
+  watch.card_read(2 * kMs, 1 * kMs, reading_of({{9, 300 * kMib}}), before);
+  EXPECT_EQ(watch.correction_bytes(0), 0u);
+}
+
+TEST(SlotWatch, ADeadProcessStaysChargedUntilTheCardNoLongerListsIt) {
+  SlotWatch watch;
+  const SlotImages page = page_with({{0, 100 * kMib}});
+  watch.look(10 * kMs, {{0, 42}}, page);
+  watch.card_read(20 * kMs, 15 * kMs, reading_of({{42, 130 * kMib}}), page);
+  SlotWatch::Found found = watch.look(100 * kMs, {}, page);
+  EXPECT_TRUE(found.died);
+  EXPECT_TRUE(found.clear.empty());
+  EXPECT_TRUE(watch.any_waiting());
+  EXPECT_FALSE(watch.any_alive());
+  EXPECT_EQ(watch.charged_bytes(), 130 * kMib);
+  // A reading that was begun before the death proves nothing.
+  EXPECT_TRUE(watch.card_read(110 * kMs, 90 * kMs, reading_of({}), page).clear.empty());
+  EXPECT_TRUE(watch.card_read(130 * kMs, 120 * kMs, reading_of({{42, 130 * kMib}}), page).clear.empty());
+  EXPECT_EQ(watch.charged_bytes(), 130 * kMib);
+  EXPECT_EQ(watch.card_read(150 * kMs, 140 * kMs, reading_of({}), page).clear, std::vector<uint32_t>{0});
+  watch.look(160 * kMs, {}, SlotImages{});
+  EXPECT_EQ(watch.charged_bytes(), 0u);
+  EXPECT_FALSE(watch.any_waiting());
+}
+
+TEST(SlotWatch, TheHoldEndsAfterTwoSecondsWhateverTheCardSays) {
+  SlotWatch watch;
+  const SlotImages page = page_with({{7, 10 * kMib}});
+  watch.look(10 * kMs, {{7, 42}}, page);
+  watch.look(20 * kMs, {}, page);
+  EXPECT_TRUE(watch.look(2019 * kMs, {}, page).clear.empty());
+  EXPECT_EQ(watch.look(2020 * kMs, {}, page).clear, std::vector<uint32_t>{7});
+}
+
+TEST(SlotWatch, ASlotThatSaysNothingButLeftMemoryOnTheCardIsCharged) {
+  SlotWatch watch;
+  const SlotImages page = page_with({{0, 100 * kMib}});
+  watch.look(10 * kMs, {{0, 42}}, page);
+  watch.card_read(20 * kMs, 15 * kMs, reading_of({{42, 100 * kMib}}), page);
+  watch.look(30 * kMs, {}, SlotImages{});  // left in good order, its context is still being torn down
+  EXPECT_EQ(watch.charged_bytes(), 100 * kMib);
+  watch.card_read(50 * kMs, 40 * kMs, reading_of({}), SlotImages{});
+  EXPECT_EQ(watch.charged_bytes(), 0u);
+}
+
+TEST(SlotWatch, AProcessSeenDeadOnlyIsHeldTwoSeconds) {
+  SlotWatch watch;
+  const SlotImages page = page_with({{1, 5 * kMib}});
+  EXPECT_TRUE(watch.look(10 * kMs, {}, page).died);
+  EXPECT_TRUE(watch.card_read(30 * kMs, 20 * kMs, reading_of({}), page).clear.empty());
+  EXPECT_EQ(watch.look(2010 * kMs, {}, page).clear, std::vector<uint32_t>{1});
+}
+
+TEST(SlotWatch, ASlotTakenOverBetweenTwoLooksStartsAnew) {
+  SlotWatch watch;
+  const SlotImages page = page_with({{0, 50 * kMib}});
+  watch.look(10 * kMs, {{0, 42}}, page);
+  watch.card_read(20 * kMs, 15 * kMs, reading_of({{42, 90 * kMib}}), page);
+  EXPECT_EQ(watch.correction_bytes(0), 40 * kMib);
+  EXPECT_TRUE(watch.look(30 * kMs, {{0, 43}}, page).died);
+  EXPECT_EQ(watch.correction_bytes(0), 0u);
+  EXPECT_TRUE(watch.holds(43));
+  EXPECT_FALSE(watch.holds(42));
+}
+
+TEST(SlotWatch, DifferencesAreNamed) {
+  SlotWatch watch;
+  const SlotImages silent = page_with({{0, 0}});
+  watch.look(10 * kMs, {{0, 42}}, silent);
+  watch.card_read(20 * kMs, 15 * kMs, reading_of({{42, 3072 * kMib}}), silent);
+  EXPECT_FALSE(watch.difference(4096 * kMib).has_value()) << "one reading is no proof";
+  watch.card_read(30 * kMs, 25 * kMs, reading_of({{42, 3072 * kMib}}), silent);
+  ASSERT_TRUE(watch.difference(4096 * kMib).has_value());
+  EXPECT_NE(watch.difference(4096 * kMib)->find("its page says 0 MiB"), std::string::npos);
+  EXPECT_NE(watch.difference(2048 * kMib)->find("its limit is 2048 MiB"), std::string::npos);
+  // Charged nevertheless.
+  EXPECT_EQ(watch.charged_bytes(), 3072 * kMib);
+}
+
+TEST(SlotWatch, NonsenseInThePageOverflowsNothing) {
+  SlotWatch watch;
+  SlotImages page{};
+  std::vector<SlotOwner> owners;
+  for (uint32_t i = 0; i < page::kMaxProcesses; ++i) {
+    page[i] = {true, ~0ull, ~0ull, ~0ull, ~0ull};
+    owners.push_back({i, 1000 + i});
+  }
+  owners.push_back({9999, 5});
+  watch.look(10 * kMs, owners, page);
+  watch.card_read(20 * kMs, 15 * kMs, reading_of({{1000, kUnknownBytes}}), page);
+  EXPECT_FALSE(watch.used_bytes().has_value());
+  EXPECT_GT(watch.charged_bytes(), 0u);
+  EXPECT_LT(watch.charged_bytes(), uint64_t{1} << 60);
+  watch.look(30 * kMs, {}, page);
+  EXPECT_EQ(watch.look(3000 * kMs, {}, page).clear.size(), page::kMaxProcesses);
+}
+
+}  // namespace
+}  // namespace sluice::agent
