@@ -171,12 +171,12 @@ std::string guest_directory() {
   const ssize_t length = readlink("/proc/self/exe", self.data(), self.size());
   self.resize(length > 0 ? static_cast<size_t>(length) : 0);
   const std::filesystem::path here = std::filesystem::path(self).parent_path();
-  for (const char* candidate : {"../lib/sluice/guest", "../lib/guest", "../guest"}) {
+  for (const char* candidate : {"../guest", "../lib/sluice", "../lib/x86_64-linux-gnu/sluice"}) {
     std::error_code ignored;
     const auto directory = (here / candidate).lexically_normal();
     if (std::filesystem::exists(directory / soname(DriverLibrary::kCuda), ignored)) return directory;
   }
-  return (here / "../lib/sluice/guest").lexically_normal();
+  return (here / "../lib/sluice").lexically_normal();
 }
 
 std::vector<std::string> unknown_names(const std::vector<std::string>& exported,

@@ -4,7 +4,8 @@
 // moves them and nobody else on the machine sees them. With CAP_SYS_ADMIN a mount namespace is enough; without, a user
 // namespace that maps the caller's own uid and gid to themselves gives the right to mount in it, and execve takes that
 // right away again. Places that do not exist and that the caller may not create (/run/sluice, /etc/ld.so.preload) are
-// made by mounting a tmpfs over their parent with all its old entries bound back; the host's folders are never written.
+// made by mounting a tmpfs over their parent with all its old entries bound back. The host's folders are not written,
+// but for an empty /run/sluice where root starts the first command of a machine.
 #pragma once
 
 #include <string>

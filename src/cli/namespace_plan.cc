@@ -9,6 +9,8 @@
 namespace sluice::cli {
 namespace {
 
+constexpr char kPreloadShim[] = "libsluice-preload.so";
+
 void add_cover(NamespacePlan& plan, const std::string& source, const std::string& target) {
   const bool known =
       std::any_of(plan.covers.begin(), plan.covers.end(), [&](const Bind& b) { return b.target == target; });
@@ -42,6 +44,11 @@ Result<NamespacePlan> plan_namespace(const agent::GrantAnswer& grant, const Driv
     } else {
       plan.preloads.push_back({file->guest_path, soname(library)});
     }
+  }
+  if (!plan.preloads.empty()) {
+    // Sends what goes round the SONAME (dlopen of "libcuda.so" or of a full path) to ours; lies beside them.
+    const std::filesystem::path folder = std::filesystem::path(plan.preloads[0].source).parent_path();
+    plan.preloads.push_back({folder / kPreloadShim, kPreloadShim});
   }
   // A user's own agent lives in a folder of that user, where the command could reach its socket. /run/sluice is covered
   // anyway; a folder chosen by hand may hold other things and is left alone.

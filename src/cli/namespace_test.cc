@@ -44,6 +44,7 @@ struct Place {
       file.guest_path = scratch.file("guest/" + name, "ours");
       grant.driver_files.push_back(file);
     }
+    scratch.file("guest/libsluice-preload.so", "shim");
     found = find_driver_files({scratch.path("lib") + ":" + scratch.path("other"), scratch.path("none"), {}, {}});
   }
 };
@@ -167,7 +168,8 @@ TEST_P(Namespace, PreloadDeliveryNamesOursInAFileOfItsOwn) {
            text_of(place.scratch.path("lib/libcuda.so.1")) + " " + (read_file("/etc/passwd") ? "etc" : "no etc");
   });
   EXPECT_EQ(seen.substr(0, seen.find("ours") + 4),
-            "/run/sluice/container/lib/libcuda.so.1\n/run/sluice/container/lib/libnvidia-ml.so.1\n" +
+            "/run/sluice/container/lib/libcuda.so.1\n/run/sluice/container/lib/libnvidia-ml.so.1\n"
+            "/run/sluice/container/lib/libsluice-preload.so\n" +
                 std::string(had ? text_of("/etc/ld.so.preload") : "") + "ours");
   EXPECT_TRUE(seen.ends_with("ours real etc")) << seen;
   EXPECT_EQ(std::filesystem::exists("/etc/ld.so.preload"), had) << "the host's /etc was written";
