@@ -15,6 +15,7 @@ struct Stay {
   double arrives_s;
   double lasts_s;
   uint32_t row;
+  bool counted;  // after the first pass
 };
 
 struct Departure {
@@ -26,11 +27,21 @@ struct Departure {
 };
 
 std::vector<Stay> stays_of(const std::vector<TracePod>& pods) {
+  std::vector<double> created;
+  for (const TracePod& pod : pods)
+    if (pod.deleted_s > pod.created_s) created.push_back(static_cast<double>(pod.created_s));
+  std::sort(created.begin(), created.end());
   std::vector<Stay> stays;
-  for (size_t i = 0; i < pods.size(); ++i)
-    if (pods[i].deleted_s > pods[i].created_s)
-      stays.push_back({static_cast<double>(pods[i].created_s),
-                       static_cast<double>(pods[i].deleted_s - pods[i].created_s), static_cast<uint32_t>(i)});
+  if (created.empty()) return stays;
+  // A pass begins when the last one's arrivals end. The first hundredth of the pods may be spread over months before
+  // the trace proper (services that were there already); they do not set the pace.
+  const double pass_s = std::max(1.0, created.back() - created[created.size() / 100]);
+  for (int pass = 0; pass < kPasses; ++pass)
+    for (size_t i = 0; i < pods.size(); ++i)
+      if (pods[i].deleted_s > pods[i].created_s)
+        stays.push_back({static_cast<double>(pods[i].created_s) + pass * pass_s,
+                         static_cast<double>(pods[i].deleted_s - pods[i].created_s), static_cast<uint32_t>(i),
+                         pass > 0});
   std::stable_sort(stays.begin(), stays.end(), [](const Stay& a, const Stay& b) { return a.arrives_s < b.arrives_s; });
   return stays;
 }
@@ -40,15 +51,19 @@ double offered_milli(const std::vector<Stay>& stays, const std::vector<int64_t>&
   using Leave = std::pair<double, double>;
   std::priority_queue<Leave, std::vector<Leave>, std::greater<>> leaving;
   double present = 0, sum = 0;
+  int64_t counted = 0;
   for (const Stay& stay : stays) {
     const double now = stay.arrives_s / divisor;
     for (; !leaving.empty() && leaving.top().first <= now; leaving.pop()) present -= leaving.top().second;
     const double asked = static_cast<double>(milli[stay.row]);
     present += asked;
-    sum += present;
+    if (stay.counted) {
+      sum += present;
+      ++counted;
+    }
     leaving.emplace(now + stay.lasts_s, asked);
   }
-  return sum / static_cast<double>(stays.size());
+  return counted == 0 ? 0 : sum / static_cast<double>(counted);
 }
 
 double divisor_for(const std::vector<Stay>& stays, const std::vector<int64_t>& milli, double target) {
@@ -81,7 +96,7 @@ Result<ChurnOutcome> run_churn(const Experiment& experiment, const std::vector<T
   std::priority_queue<Departure, std::vector<Departure>, std::greater<>> leaving;
   std::priority_queue<std::pair<double, double>, std::vector<std::pair<double, double>>, std::greater<>> wanted;
   double allocated = 0, offered = 0, sum = 0, busy_sum = 0, asked_sum = 0, refused_sum = 0;
-  int64_t busy = 0;
+  int64_t busy = 0, counted = 0;
   for (const Stay& stay : stays) {
     const double now = stay.arrives_s / outcome.time_divisor;
     for (; !leaving.empty() && leaving.top().at_s <= now; leaving.pop()) {
@@ -94,7 +109,6 @@ Result<ChurnOutcome> run_churn(const Experiment& experiment, const std::vector<T
     const double milli = static_cast<double>(experiment.card_milli[stay.row]);
     offered += milli;
     wanted.emplace(now + stay.lasts_s, milli);
-    asked_sum += milli;
     const auto start = std::chrono::steady_clock::now();
     std::optional<core::Decision> decision = cluster.decide(request);
     outcome.decide_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -103,18 +117,20 @@ Result<ChurnOutcome> run_churn(const Experiment& experiment, const std::vector<T
       if (Result<void> taken = cluster.take(decision->node, decision->placement); !taken) return taken.error();
       allocated += milli;
       leaving.push({now + stay.lasts_s, decision->node, std::move(decision->placement), milli});
-      ++outcome.accepted;
-    } else {
-      refused_sum += milli;
-      ++outcome.refused;
     }
+    if (!stay.counted) continue;
+    ++counted;
+    asked_sum += milli;
+    (decision ? outcome.accepted : outcome.refused) += 1;
+    if (!decision) refused_sum += milli;
     sum += allocated;
     if (offered >= capacity) {
       busy_sum += allocated;
       ++busy;
     }
   }
-  outcome.allocated_pct = 100 * sum / static_cast<double>(stays.size()) / capacity;
+  if (counted == 0) return invalid("pods: churn needs more than one pass of arrivals");
+  outcome.allocated_pct = 100 * sum / static_cast<double>(counted) / capacity;
   outcome.allocated_busy_pct = busy == 0 ? 0 : 100 * busy_sum / static_cast<double>(busy) / capacity;
   outcome.refused_demand_pct = asked_sum > 0 ? 100 * refused_sum / asked_sum : 0;
   return outcome;
