@@ -1,0 +1,152 @@
+"""One "node" of the demonstration: a simulated card in a folder of its own, an agent that serves it from a run directory
+of its own, and one Job started through `sluice run -f`. What a pod sees is asked from inside it, as kubectl exec would.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+import demo_check
+
+CARD = "V100-SXM2-32GB"
+CARD_MIB = 32510
+
+
+class DemoError(Exception):
+    """One sentence for the user: what did not work and what to look at."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """Where the build put things."""
+    build: pathlib.Path
+
+    def path(self, name):
+        path = self.build / "bin" / name
+        if not path.exists():
+            raise DemoError(f"{path} is missing; build it (script/demo does so unless --no-build is given)")
+        return str(path)
+
+
+class Node:
+    def __init__(self, name, folder, programs):
+        self.name = name
+        self.programs = programs
+        self.folder = pathlib.Path(folder) / name
+        self.driver = self.folder / "driver"
+        self.run_directory = self.folder / "run"
+        self.agent = None
+        self.job = None
+
+    def environment(self):
+        path = f"{self.programs.build}/bin/workloads:{self.programs.build}/bin:{os.environ.get('PATH', '')}"
+        return dict(os.environ, PATH=path, LD_LIBRARY_PATH=str(self.driver), SLUICE_SIM_DIR=str(self.driver),
+                    SLUICE_RUN_DIR=str(self.run_directory))
+
+    def call(self, program, *arguments, check=True):
+        """Runs one of our programs on this node and returns what it printed."""
+        result = subprocess.run([self.programs.path(program), *map(str, arguments)], env=self.environment(),
+                                capture_output=True, text=True, check=False)
+        if check and result.returncode != 0:
+            raise DemoError(f"node {self.name}: {program} {' '.join(map(str, arguments))} ended with "
+                            f"{result.returncode}: {result.stderr.strip() or result.stdout.strip()}")
+        return result.stdout
+
+    def create_card(self):
+        self.folder.mkdir(parents=True)
+        self.call("sluice-sim", "create", self.driver, "--card", CARD, "--seed", 1 + ord(self.name[-1]))
+
+    def start_agent(self):
+        self.run_directory.mkdir(mode=0o755)
+        with open(self.folder / "agent.log", "wb") as log:
+            self.agent = subprocess.Popen(
+                [self.programs.path("sluice-agent"), "--run-dir", self.run_directory, "--driver-dir", self.driver,
+                 "--idle-seconds", "0"],
+                env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + 15
+        while not (self.run_directory / "agent.sock").exists():
+            if self.agent.poll() is not None or time.monotonic() > deadline:
+                raise DemoError(f"node {self.name}: the agent did not come up: {self.tail('agent.log')}")
+            time.sleep(0.05)
+
+    def start_job(self, manifest):
+        with open(self.folder / "job.out", "wb") as out, open(self.folder / "job.err", "wb") as err:
+            self.job = subprocess.Popen([self.programs.path("sluice"), "run", "-f", manifest], env=self.environment(),
+                                        stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+
+    def check_job(self):
+        """Raises when the Job has ended, with what it said."""
+        if self.job.poll() is not None:
+            raise DemoError(f"node {self.name}: the Job ended early with status {self.job.returncode}: "
+                            f"{self.tail('job.err') or self.tail('job.out') or 'it said nothing'}")
+
+    def pod_pid(self):
+        """The process of the Job's command: the child of `sluice run`."""
+        self.check_job()
+        children = pathlib.Path(f"/proc/{self.job.pid}/task/{self.job.pid}/children").read_text().split()
+        if not children:
+            raise DemoError(f"node {self.name}: sluice run has not started the Job's command")
+        return int(children[0])
+
+    def pod_command(self, *command):
+        """The command line that runs something inside the pod, as kubectl exec does in a cluster."""
+        pid = self.pod_pid()
+        options = ["--mount"] if os.geteuid() == 0 else ["--user", "--preserve-credentials", "--mount"]
+        return ["nsenter", "--target", str(pid), *options, "--", *command]
+
+    def exec_in_pod(self, program, *arguments):
+        pid = self.pod_pid()
+        variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        environment = dict(item.split(b"=", 1) for item in variables if b"=" in item)
+        result = subprocess.run(self.pod_command(self.programs.path(program), *arguments), env=environment,
+                                capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            self.check_job()
+            raise DemoError(f"node {self.name}: {program} in the pod ended with {result.returncode}: "
+                            f"{result.stderr.strip() or result.stdout.strip()}")
+        return result.stdout
+
+    def read_nvidia_smi(self):
+        asked = time.monotonic_ns()
+        text = self.exec_in_pod("nvidia-smi", "--query-gpu=utilization.gpu,memory.total,memory.used",
+                                "--format=csv,noheader,nounits")
+        answered = time.monotonic_ns()
+        match = re.match(r"\s*(\d+),\s*(\d+),\s*(\d+)\s*$", text)
+        if not match:
+            raise DemoError(f"node {self.name}: nvidia-smi answered '{text.strip()}', expected three numbers")
+        return demo_check.Reading(asked, answered, *(int(group) for group in match.groups()))
+
+    def busy_log(self):
+        """The card's own log: all contexts on it together."""
+        log = json.loads(self.call("sluice-sim", "log", self.driver, "--json"))
+        return parse_log(log)
+
+    def tail(self, name):
+        path = self.folder / name
+        text = path.read_text(errors="replace").strip() if path.exists() else ""
+        return text[-600:]
+
+    def stop(self):
+        """Ends Job and agent, the Job first; kills what does not end within two seconds."""
+        for process in (self.job, self.agent):
+            if process is None:
+                continue
+            try:
+                os.killpg(process.pid, signal.SIGTERM)
+            except ProcessLookupError:
+                continue
+            try:
+                process.wait(2)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def parse_log(log):
+    """A BusyLog from `sluice-sim log --json`."""
+    raise NotImplementedError
