@@ -1,0 +1,126 @@
+# What every end-to-end script starts from: a scratch folder, one simulated card, programs of the build in PATH, and
+# an end that leaves nothing running. A script sources this file, says what it expects, and exits 0 or at the first
+# thing that is not so. Limits are judged by the card's own log, never by what our own parts say.
+#
+#   SLUICE_BUILD, SLUICE_SOURCE   set by ctest
+#   work                          the scratch folder; $work/node is "the machine": its card, its agent
+set -euo pipefail
+
+: "${SLUICE_BUILD:?run through ctest, or set SLUICE_BUILD to a build folder}"
+: "${SLUICE_SOURCE:?run through ctest, or set SLUICE_SOURCE to the source folder}"
+export SLUICE_BUILD SLUICE_SOURCE
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+test_name=$(basename "$0" .sh)
+work=$(mktemp -d /tmp/sluice-e2e-XXXXXX)
+chmod 755 "$work"
+started=()
+
+say() { echo "$test_name: $*"; }
+fail() { echo "$test_name: FAILED: $*" >&2; exit 1; }
+skip() { say "skipped: $*"; exit 77; }
+
+at_end() {
+  local status=$?
+  set +e
+  local pid
+  for pid in "${started[@]}"; do kill -KILL "$pid" 2>/dev/null; done
+  for pid in $(agent_pids); do kill -KILL "$pid" 2>/dev/null; done
+  # Grants' usage files lie on small file systems of their own.
+  local mounted
+  for mounted in $(awk -v under="$work/" 'index($2, under) == 1 {print $2}' /proc/mounts | sort -r); do umount -l "$mounted"; done
+  if [ $status != 0 ] && [ $status != 77 ]; then
+    local text
+    for text in "$work"/out "$work"/err "$work"/*/run/agent.log; do
+      [ -s "$text" ] && { echo "--- $text (last lines)"; tail -n 20 "$text"; }
+    done
+  fi
+  rm -rf "$work"
+}
+trap at_end EXIT
+
+# Agents that serve a folder of this test. An agent is named by its --run-dir.
+agent_pids() {
+  local file
+  for file in /proc/[0-9]*/cmdline; do
+    if tr '\0' ' ' 2>/dev/null <"$file" | grep -q -E "sluice-agent .*$work/"; then basename "$(dirname "$file")"; fi
+  done 2>/dev/null || true
+}
+agent_pid() { agent_pids | head -n 1; }
+
+# use_node FOLDER [CARD-PROFILE]: makes the folder a machine with one card, and everything below speak of it.
+use_node() {
+  local folder=$1 profile=${2:-V100-SXM2-32GB}
+  if [ ! -d "$folder" ]; then
+    mkdir -p "$folder/run" && chmod 755 "$folder" && chmod 700 "$folder/run"
+    "$SLUICE_BUILD/bin/sluice-sim" create "$folder/cards" --card "$profile" >"$work/create.log" 2>&1 || {
+      cat "$work/create.log" >&2; fail "sluice-sim create"; }
+  fi
+  export SLUICE_SIM_DIR=$folder/cards SLUICE_RUN_DIR=$folder/run LD_LIBRARY_PATH=$SLUICE_BUILD/sim
+}
+
+for program in sluice sluice-agent sluice-sim nvidia-smi; do
+  [ -x "$SLUICE_BUILD/bin/$program" ] || fail "$SLUICE_BUILD/bin/$program is missing; build everything first"
+done
+export PATH=$SLUICE_BUILD/bin:$SLUICE_BUILD/bin/workloads:$PATH
+mkdir "$work/tools" && ln -s "$here/cuda.py" "$work/tools/cuda"  # `cuda ...`: a program of a few driver calls
+export PATH=$work/tools:$PATH
+unset SLUICE_AGENT SLUICE_GUEST_DIR XDG_RUNTIME_DIR CUDA_VISIBLE_DEVICES
+use_node "$work/node"
+
+# expect STATUS COMMAND...: runs it with its output in $work/out and $work/err, and wants this exit status.
+expect() {
+  local wanted=$1 status=0
+  shift
+  timeout 60 "$@" >"$work/out" 2>"$work/err" || status=$?
+  [ "$status" = "$wanted" ] || fail "'$*' gave $status, expected $wanted; it said: $(tail -n 3 "$work/err" "$work/out")"
+}
+
+# one_sentence TEXT...: standard error is one line that holds every TEXT.
+one_sentence() {
+  [ "$(wc -l <"$work/err")" = 1 ] || fail "expected one line on standard error, found: $(cat "$work/err")"
+  local text
+  for text in "$@"; do grep -q -F -- "$text" "$work/err" || fail "'$text' is not in: $(cat "$work/err")"; done
+}
+
+# background NAME COMMAND...: starts it with output in $work/NAME.out and .err; its pid is in $pid.
+background() {
+  local name=$1
+  shift
+  "$@" >"$work/$name.out" 2>"$work/$name.err" &
+  pid=$!
+  started+=("$pid")
+}
+
+now_ms() { echo $(($(date +%s%N) / 1000000)); }
+
+# within MILLISECONDS COMMAND...: true as soon as the command is; false when it never was in that time.
+within() {
+  local end=$(($(now_ms) + $1))
+  shift
+  while ! "$@"; do
+    [ "$(now_ms)" -lt $end ] || return 1
+    sleep 0.01
+  done
+}
+
+# until_is MILLISECONDS WANTED COMMAND...: repeats the command until it prints this, fails with what it printed last.
+until_is() {
+  local end=$(($(now_ms) + $1)) wanted=$2 last=""
+  shift 2
+  while last=$("$@" 2>&1 || true); [ "$last" != "$wanted" ]; do
+    [ "$(now_ms)" -lt $end ] || fail "'$*' gives '$last', expected '$wanted'"
+    sleep 0.02
+  done
+}
+
+# running NAME: waits until the program started as NAME by `background` and `cuda hold` holds its memory.
+running() { within 15000 holds holding "$work/$1.out" || fail "$1 did not start: $(cat "$work/$1.out" "$work/$1.err")"; }
+
+holds() { grep -q -F -- "$1" "$2" 2>/dev/null; }
+
+# grants EXPRESSION: a Python expression over `list`, the parsed `sluice ps --json`.
+grants() {
+  sluice ps --json 2>/dev/null | python3 -c "import json, sys
+list = json.load(sys.stdin)
+print($1)"
+}

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Two programs that would each fill the card, at 70 and 30: each within 3 points over every 5 s and 1 over the whole, by
+# the card's log, in real time; the card stays busy.
+source "$(dirname "$0")/common.sh"
+
+background big sluice run --gpu-mem 10 --gpu-core 70 --name big -- multi_stream --seconds 30
+big=$pid
+background small sluice run --gpu-mem 10 --gpu-core 30 --name small -- multi_stream --seconds 30
+small=$pid
+until_is 10000 2 grants "sum(len(g['processes']) for g in list['grants'])"
+sleep 2
+from=$(card_now); sleep 20; to=$(card_now)
+share_of "$(program_of "$big")" 70 "$from" "$to"
+share_of "$(program_of "$small")" 30 "$from" "$to"

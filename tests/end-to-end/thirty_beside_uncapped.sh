@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# A program at 30 % beside one without a compute cap: 30 within 3 points over every 5 s by the card's log, and the other
+# gets what is left.
+source "$(dirname "$0")/common.sh"
+
+background capped sluice run --gpu-mem 10 --gpu-core 30 --name capped -- multi_stream --seconds 30
+capped=$pid
+background free sluice run --gpu-mem 10 --name free -- multi_stream --seconds 30
+free=$pid
+until_is 10000 2 grants "sum(len(g['processes']) for g in list['grants'])"
+sleep 2
+from=$(card_now); sleep 20; to=$(card_now)
+share_of "$(program_of "$capped")" 30 "$from" "$to"
+share_of "$(program_of "$free")" 70 "$from" "$to"
