@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "guest/compute.h"
 #include "guest/ledger.h"
 #include "guest/map.h"
 #include "guest/memory.h"
@@ -22,12 +23,6 @@
 #include "guest/spin.h"
 #include "page/grant.h"
 #include "page/usage.h"
-#if __has_include("guest/compute.h")
-#include "guest/compute.h"
-#define SLUICE_GUEST_HAS_COMPUTE 1
-#else
-#define SLUICE_GUEST_HAS_COMPUTE 0
-#endif
 
 namespace sluice::guest {
 
@@ -74,9 +69,7 @@ struct Guest {
   SpinLock fork_lock{};
   Points points{};  // tests only; empty in the shipped libraries
   Memory memory{};
-#if SLUICE_GUEST_HAS_COMPUTE
   Compute compute{};
-#endif
 };
 
 // The guest whose program is calling. Defined by whoever links guest_core.

@@ -14,19 +14,11 @@ uint64_t context_key(CUcontext context) {
 }
 
 void tell_created(Guest* guest, uint32_t card, CUcontext context) {
-#if SLUICE_GUEST_HAS_COMPUTE
   if (card != kNoCard) compute_context_created(guest, card, context);
-#else
-  (void)guest, (void)card, (void)context;
-#endif
 }
 
 void tell_destroying(Guest* guest, uint32_t card, CUcontext context) {
-#if SLUICE_GUEST_HAS_COMPUTE
   if (card != kNoCard) compute_context_destroying(guest, card, context);
-#else
-  (void)guest, (void)card, (void)context;
-#endif
 }
 
 // Shows the agent how many contexts the slot's process has.

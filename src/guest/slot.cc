@@ -28,9 +28,7 @@ void renew_after_fork(Guest* guest) {
     }
     guest->devices_lock.reset();
     memory_forget(guest);
-#if SLUICE_GUEST_HAS_COMPUTE
     compute_forked(guest);
-#endif
     guest->seams.identity->renew();
   }
   guest->fork_lock.unlock();
