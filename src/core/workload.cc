@@ -33,7 +33,8 @@ Workload learn_workload(std::span<const Request> requests, double covered) {
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
     return a.second.count != b.second.count ? a.second.count > b.second.count : a.first > b.first;
   });
-  // Two divisions where one would do, as the published code computes it: the last bit of a popularity can decide a score.
+  // Two divisions where one would do, as the published code computes it: the last bit of a popularity can decide a
+  // score.
   Workload workload;
   double kept = 0;
   const double total = static_cast<double>(requests.size());

@@ -29,4 +29,14 @@ Result<std::string> read_text(const std::string& path) {
   return text;
 }
 
+uint32_t crc32_of(const std::vector<uint32_t>& numbers) {
+  uLong crc = crc32(0, nullptr, 0);
+  for (uint32_t number : numbers) {
+    const std::array<Bytef, 4> bytes{static_cast<Bytef>(number), static_cast<Bytef>(number >> 8),
+                                     static_cast<Bytef>(number >> 16), static_cast<Bytef>(number >> 24)};
+    crc = crc32(crc, bytes.data(), bytes.size());
+  }
+  return static_cast<uint32_t>(crc);
+}
+
 }  // namespace sluice::replay
