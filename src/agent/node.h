@@ -90,6 +90,7 @@ struct Grant {
   std::vector<GrantCard> cards;
   std::vector<Holder> holders;   // runner first
   uint64_t mount_namespace = 0;  // inode of the runner's own, once it has one; 0: not seen
+  uint64_t sequence = 0;         // order in which this agent came by its grants
   bool taken_over = false;
   bool closing = false;  // released by order, waits for its processes
 };
@@ -193,6 +194,7 @@ class Node {
   core::Node core_;                               // what is taken; cards in the order of units_
   std::vector<std::unique_ptr<CardUnit>> units_;  // never removed
   std::map<uint64_t, std::unique_ptr<Grant>> grants_;
+  uint64_t grants_made_ = 0;
   std::vector<GrantRecord> waiting_records_;        // their cards are not there
   std::map<std::string, uint32_t> saved_policies_;  // by UUID
   std::deque<Event> events_;

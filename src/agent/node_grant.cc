@@ -42,14 +42,8 @@ Result<core::Request> core_request(const GrantRequest& request) {
     return whole;
   }
   auto text = [](int64_t number) { return number > 0 ? std::optional(std::to_string(number)) : std::nullopt; };
-  Result<core::Request> parsed =
-      core::parse_request(text(request.gpu_mem_units), text(request.core_percent),
-                          request.cards > 1 ? std::optional(std::to_string(request.cards)) : std::nullopt);
-  if (!parsed) return parsed;
-  if (parsed->kind == core::Kind::kNone) {
-    return invalid("nothing is asked for: needs GPU memory in units of a card (--gpu-mem), or whole cards");
-  }
-  return parsed;
+  return core::parse_request(text(request.gpu_mem_units), text(request.core_percent),
+                             request.cards > 1 ? std::optional(std::to_string(request.cards)) : std::nullopt);
 }
 
 // What a first context costs until the card's own figure corrects it: it grows with the number of multiprocessors, from
@@ -201,6 +195,7 @@ Result<GrantAnswer> Node::grant(const Peer& peer, const GrantRequest& request) {
     return std::move(taken.error());
   }
   Grant& grant = *(grants_[id] = std::move(*made));
+  grant.sequence = ++grants_made_;
   for (GrantCard& card : grant.cards) apply_policy(*card.unit);
   fill_page(grant);
   join_keepers(grant);

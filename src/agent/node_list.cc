@@ -130,11 +130,12 @@ ListAnswer Node::list(const Peer& peer) {
   answer.agent_uid = ::geteuid();
   answer.memory_unit = options_.unit_mib == 1024 ? "GiB" : std::to_string(options_.unit_mib) + " MiB";
   for (auto& unit : units_) answer.cards.push_back(status_of(*unit, peer));
-  for (auto& [id, grant] : grants_) {
+  std::vector<const Grant*> in_order;
+  for (auto& [id, grant] : grants_) in_order.push_back(grant.get());
+  std::sort(in_order.begin(), in_order.end(), [](const Grant* a, const Grant* b) { return a->sequence < b->sequence; });
+  for (const Grant* grant : in_order) {
     answer.grants.push_back(status_of(*grant, is_admin(peer) || peer.uid == grant->record.owner_uid));
   }
-  std::stable_sort(answer.grants.begin(), answer.grants.end(),
-                   [](const GrantStatus& a, const GrantStatus& b) { return a.started_unix < b.started_unix; });
   if (is_admin(peer)) answer.events.assign(events_.begin(), events_.end());
   return answer;
 }

@@ -190,6 +190,7 @@ void Node::take_over(GrantRecord record) {
   record.holders = std::move(alive);
   grant->record = std::move(record);
   grant->taken_over = true;
+  grant->sequence = ++grants_made_;
   Grant& kept = *(grants_[grant->record.id] = std::move(grant));
   if (kept.pages) {
     for (GrantCard& card : kept.cards) apply_policy(*card.unit);
