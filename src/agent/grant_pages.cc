@@ -325,11 +325,12 @@ void GrantPages::clear_slot(uint32_t card, uint32_t slot) {
   const uint64_t offset = sizeof(page::UsageHeader) + card * sizeof(page::UsageCard) +
                           offsetof(page::UsageCard, slots) + slot * sizeof(page::Slot);
   const std::array<char, sizeof(page::Slot)> zero{};
-  // Bytes first, state last: a claimer that sees a free slot sees no bytes in it.
+  // State first, bytes last: claimers leave a slot with bytes alone whatever its state, so nobody can claim it between
+  // the two writes and find itself freed by the second.
   constexpr size_t kAfterState = offsetof(page::Slot, contexts);
+  ssize_t freed = ::pwrite(usage_fd_.get(), zero.data(), kAfterState, static_cast<off_t>(offset));
   ssize_t put = ::pwrite(usage_fd_.get(), zero.data(), sizeof(page::Slot) - kAfterState,
                          static_cast<off_t>(offset + kAfterState));
-  ssize_t freed = ::pwrite(usage_fd_.get(), zero.data(), kAfterState, static_cast<off_t>(offset));
   if (put < 0 || freed < 0) log::warning("cannot clear a dead slot", {{"slot", slot}, {"errno", errno}});
 }
 
