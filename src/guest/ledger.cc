@@ -132,6 +132,11 @@ Reserve Ledger::reserve(uint32_t slot, uint64_t bytes) {
   points.at(kSummed);
   const bool fits = limit == 0 || (sum <= limit && bytes <= limit - sum);
   if (fits) {
+    // Should anybody have freed a living process's slot, its bytes count again from here on.
+    if (usage->slots[slot].state.load(std::memory_order_relaxed) != page::kSlotLive) {
+      usage->slots[slot].exec_token.store(seams.identity->exec_token(), std::memory_order_relaxed);
+      usage->slots[slot].state.store(page::kSlotLive, std::memory_order_release);
+    }
     usage->slots[slot].reserved_bytes.fetch_add(bytes, std::memory_order_acq_rel);
     usage->account.ledger_reservations.fetch_add(1, std::memory_order_relaxed);
     points.at(kReserved);

@@ -1,0 +1,260 @@
+// The shared ledger between threads, copies of the library and processes: slots, the mutex, forks, lost descriptors.
+#include "guest/ledger.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "guest/booking.h"
+#include "guest/testing_pages.h"
+
+namespace sluice::guest {
+namespace {
+
+constexpr uint64_t kLimit = 1000;
+
+// A ledger of its own, as one copy of the library has it.
+struct Copy {
+  explicit Copy(TestPages& pages) {
+    EXPECT_EQ(locks.open(pages.usage_path.c_str()), 0);
+    ledger = Ledger{&pages.grant()->cards[0], &pages.usage()->cards[0], 0, {nullptr, &clock, &waiter, &locks}, {}};
+  }
+  OsClock clock;
+  OsWaiter waiter;
+  RecordLocks locks;
+  Ledger ledger{};
+};
+
+// Runs body in a child; its exit status, or minus the signal.
+template <typename Body>
+int in_child(Body&& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    body();
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+TEST(Ledger, ReservesUpToTheLimit) {
+  TestPages pages(kLimit);
+  Copy copy(pages);
+  const uint32_t slot = copy.ledger.claim();
+  ASSERT_EQ(slot, 0u);
+  EXPECT_EQ(copy.ledger.reserve(slot, 600), Reserve::kGranted);
+  EXPECT_EQ(copy.ledger.reserve(slot, 401), Reserve::kOverLimit);
+  EXPECT_EQ(copy.ledger.reserve(slot, ~0ull), Reserve::kOverLimit);
+  EXPECT_EQ(copy.ledger.reserve(slot, 400), Reserve::kGranted);
+  EXPECT_EQ(copy.ledger.reserve(slot, 1), Reserve::kOverLimit);
+  copy.ledger.give_back(slot, 1000);
+  EXPECT_EQ(copy.ledger.charged_bytes(), 0u);
+  copy.ledger.give_back(slot, 5);  // never below nothing
+  EXPECT_EQ(copy.ledger.charged_bytes(), 0u);
+}
+
+TEST(Ledger, CorrectionsAndOverfullSlotsCount) {
+  TestPages pages(kLimit);
+  Copy copy(pages);
+  const uint32_t slot = copy.ledger.claim();
+  pages.grant()->cards[0].correction_bytes[slot].store(300);
+  EXPECT_EQ(copy.ledger.reserve(slot, 701), Reserve::kOverLimit);
+  EXPECT_EQ(copy.ledger.reserve(slot, 700), Reserve::kGranted);
+  copy.ledger.charge(slot, ~0ull - 700);  // nonsense saturates instead of wrapping to nothing
+  EXPECT_EQ(copy.ledger.charged_bytes(), ~0ull);
+  EXPECT_EQ(copy.ledger.reserve(slot, 1), Reserve::kOverLimit);
+  EXPECT_EQ(copy.ledger.view().free_bytes, 0u);
+}
+
+TEST(Ledger, TwoCopiesInOneProcessShareASlot) {
+  TestPages pages(kLimit);
+  Copy first(pages);
+  Copy second(pages);
+  EXPECT_EQ(first.locks.exec_token(), second.locks.exec_token());
+  const uint32_t slot = first.ledger.claim();
+  EXPECT_EQ(second.ledger.claim(), slot);
+  EXPECT_EQ(first.ledger.reserve(slot, 400), Reserve::kGranted);
+  EXPECT_EQ(second.ledger.reserve(slot, 600), Reserve::kGranted);
+  EXPECT_EQ(second.ledger.reserve(slot, 1), Reserve::kOverLimit);
+}
+
+TEST(Ledger, ManyCopiesAndThreadsClaimingAtOnceFindOneSlot) {
+  for (int round = 0; round < 30; ++round) {
+    TestPages pages(kLimit);
+    Copy copies[4]{Copy(pages), Copy(pages), Copy(pages), Copy(pages)};
+    std::vector<std::thread> threads;
+    std::atomic<int> ready{0};
+    uint32_t slots[8];
+    for (int t = 0; t < 8; ++t) {
+      threads.emplace_back([&, t] {
+        ready.fetch_add(1);
+        while (ready.load() < 8) std::this_thread::yield();
+        slots[t] = copies[t % 4].ledger.claim();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (uint32_t slot : slots) ASSERT_EQ(slot, slots[0]);
+  }
+}
+
+TEST(Ledger, ThreadsOfTwoCopiesNeverPassTheLimit) {
+  TestPages pages(kLimit);
+  Copy copies[2]{Copy(pages), Copy(pages)};
+  const uint32_t slot = copies[0].ledger.claim();
+  ASSERT_EQ(copies[1].ledger.claim(), slot);
+  std::atomic<int64_t> held{0};
+  std::atomic<int64_t> peak{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      Ledger& ledger = copies[t % 2].ledger;
+      for (int i = 0; i < 2000; ++i) {
+        if (ledger.reserve(slot, 300) == Reserve::kGranted) {
+          const int64_t now = held.fetch_add(300) + 300;
+          int64_t before = peak.load();
+          while (now > before && !peak.compare_exchange_weak(before, now)) {
+          }
+          held.fetch_sub(300);
+          ledger.give_back(slot, 300);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(peak.load(), static_cast<int64_t>(kLimit));
+  EXPECT_EQ(copies[0].ledger.charged_bytes(), 0u);
+  EXPECT_EQ(pages.usage()->cards[0].account.ledger_owner.load(), 0u);
+}
+
+TEST(Ledger, DeadSlotWithBytesIsKeptAndAnEmptyOneIsTakenOver) {
+  TestPages pages(kLimit);
+  EXPECT_EQ(in_child([&] {
+              Copy copy(pages);
+              EXPECT_EQ(copy.ledger.claim(), 0u);
+              EXPECT_EQ(copy.ledger.reserve(0, 500), Reserve::kGranted);
+            }),
+            0);
+  EXPECT_EQ(in_child([&] {
+              Copy copy(pages);
+              EXPECT_EQ(copy.ledger.claim(), 1u);
+            }),
+            0);
+  Copy copy(pages);
+  EXPECT_EQ(copy.ledger.claim(), 1u);  // the second child left nothing
+  EXPECT_EQ(copy.ledger.reserve(1, 501), Reserve::kOverLimit);
+  EXPECT_EQ(copy.ledger.reserve(1, 500), Reserve::kGranted);
+}
+
+TEST(Ledger, AllSlotsTakenIsSaid) {
+  TestPages pages(kLimit);
+  for (page::Slot& slot : pages.usage()->cards[0].slots) {
+    slot.state.store(page::kSlotLive);
+    slot.reserved_bytes.store(1);
+  }
+  Copy copy(pages);
+  EXPECT_EQ(copy.ledger.claim(), kNoLedgerSlot);
+  EXPECT_EQ(pages.usage()->cards[0].account.refusal_code.load(), page::kRefusalSlotsFull);
+}
+
+TEST(Ledger, ForkedChildHoldsNoLockAndTakesItsOwnSlot) {
+  TestPages pages(1 * kGiB);
+  TestCard card;
+  TestGuest process(pages, &card);
+  Guest* guest = enter();
+  ASSERT_EQ(claim_slot(guest, 0), 0u);
+  ASSERT_EQ(reserve_memory(guest, 0, 100), CUDA_SUCCESS);
+  const uint64_t token = guest->seams.identity->exec_token();
+  EXPECT_EQ(in_child([&] {
+              EXPECT_TRUE(guest->seams.identity->forked());
+              EXPECT_NE(guest->seams.identity->owner_pid(page::slot_lock_byte(0, 0)), 0);
+              EXPECT_EQ(reserve_memory(guest, 0, 50), CUDA_SUCCESS);
+              EXPECT_FALSE(guest->seams.identity->forked());
+              EXPECT_NE(guest->seams.identity->exec_token(), token);
+              EXPECT_EQ(card_slot(guest, 0), 1u);
+              EXPECT_EQ(pages.charged_bytes(), 150u);
+              EXPECT_EQ(guest->memory.cards[0].tracked_bytes.load(), 50u);
+            }),
+            0);
+  EXPECT_EQ(pages.usage()->cards[0].slots[0].reserved_bytes.load(), 100u);
+  EXPECT_EQ(card_slot(guest, 0), 0u);
+}
+
+TEST(Ledger, SleepingForkedChildDoesNotKeepADeadParentsLock) {
+  TestPages pages(kLimit);
+  int pipe_ends[2];
+  ASSERT_EQ(::pipe(pipe_ends), 0);
+  const int status = in_child([&] {
+    Copy copy(pages);
+    copy.ledger.claim();
+    copy.ledger.reserve(0, 500);
+    const pid_t sleeper = ::fork();
+    if (sleeper == 0) {
+      ::pause();
+      ::_exit(0);
+    }
+    EXPECT_EQ(::write(pipe_ends[1], &sleeper, sizeof sleeper), static_cast<ssize_t>(sizeof sleeper));
+    ::kill(::getpid(), SIGKILL);
+  });
+  EXPECT_EQ(status, -SIGKILL);
+  pid_t sleeper = 0;
+  ASSERT_EQ(::read(pipe_ends[0], &sleeper, sizeof sleeper), static_cast<ssize_t>(sizeof sleeper));
+  Copy copy(pages);
+  EXPECT_EQ(copy.locks.owner_pid(page::slot_lock_byte(0, 0)), 0);
+  EXPECT_EQ(copy.ledger.charged_bytes(), 500u);
+  ::kill(sleeper, SIGKILL);
+  ::close(pipe_ends[0]);
+  ::close(pipe_ends[1]);
+}
+
+TEST(Ledger, ClosedDescriptorIsFoundAndTheLockTakenAgain) {
+  TestPages pages(kLimit);
+  Copy copy(pages);
+  const uint32_t slot = copy.ledger.claim();
+  ASSERT_EQ(copy.ledger.reserve(slot, 100), Reserve::kGranted);
+  const int number = copy.locks.descriptor();
+  ::close(number);
+  const int other = ::open("/dev/null", O_RDWR);  // takes the number over
+  ASSERT_EQ(other, number);
+  EXPECT_EQ(copy.ledger.reserve(slot, 100), Reserve::kGranted);
+  EXPECT_EQ(in_child([&] {
+              Copy from_outside(pages);
+              EXPECT_EQ(from_outside.locks.owner_pid(page::slot_lock_byte(0, slot)), ::getppid());
+            }),
+            0);
+  ::close(other);
+}
+
+// A process that is stopped (SIGSTOP, frozen cgroup, debugger) inside the mutex must not hang the others.
+TEST(Ledger, StoppedHolderCostsABoundedWaitAndIsCounted) {
+  TestPages pages(kLimit);
+  const pid_t holder = ::fork();
+  if (holder == 0) {
+    Copy copy(pages);
+    copy.ledger.points.function = [](void*, Point point) {
+      if (point == kMutexHeld) ::raise(SIGSTOP);
+    };
+    copy.ledger.claim();
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(holder, &status, WUNTRACED), holder);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  Copy copy(pages);
+  const uint64_t before_ns = sys::monotonic_ns();
+  EXPECT_EQ(copy.ledger.claim(), kNoLedgerSlot);
+  EXPECT_EQ(copy.ledger.reserve(0, 1), Reserve::kBusy);
+  const uint64_t waited_ns = sys::monotonic_ns() - before_ns;
+  EXPECT_GE(waited_ns, 2 * kMutexWaitNs);
+  EXPECT_EQ(pages.usage()->cards[0].account.ledger_waits_timed_out.load(), 2u);
+  ::kill(holder, SIGKILL);
+  ::waitpid(holder, &status, 0);
+  EXPECT_EQ(copy.ledger.claim(), 0u);  // freed by the kernel, the stale word is overwritten
+}
+
+}  // namespace
+}  // namespace sluice::guest
