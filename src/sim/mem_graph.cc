@@ -120,6 +120,16 @@ void graph_unreserve(Process& process, CUdeviceptr address) {
   state.ranges.erase(at);
 }
 
+bool free_elsewhere(Process& process, CUdeviceptr address, const Mapping& mapping, CUresult* result) {
+  if (mapping.managed) return *result = free_managed(process, mapping), true;
+  const MemoryLock lock(process);
+  if (graph_free(process, address)) return *result = CUDA_SUCCESS, true;
+  if (Pool* pool = pool_of(process, address)) return *result = pool_free(process, *pool, address, kNone), true;
+  const MemoryState& state = memory_state(process);
+  *result = CUDA_ERROR_INVALID_VALUE;
+  return state.mapped.count(mapping.address) != 0 || state.imported.count(mapping.address) != 0;
+}
+
 __attribute__((weak)) CUresult capture_memory_alloc(Call&, Stream&, int, size_t, CUdeviceptr*) {
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }

@@ -2,10 +2,9 @@
 // imported memory. Physical blocks and addresses are separate things in this simulator (memory.h), so each kind of
 // allocation is some combination of three steps: a block of the card, a place for contents, a mapping of addresses.
 //
-// The files mem_*.cc hold the calls of these kinds: pitched and managed memory, arrays and mipmaps, shaped copies,
-// cuMem*Async and pools, virtual memory management, IPC and external memory, graph memory, limits of a context, and
-// (library.cc, linker.cc) code that belongs to no context. Plain cuMemAlloc, host memory and linear copies are
-// elsewhere.
+// The files mem_*.cc hold the calls of these kinds: managed memory, arrays and mipmaps,
+// cuMem*Async and pools, virtual memory management, IPC and external memory, graph memory, and (library.cc, linker.cc)
+// code that belongs to no context. Plain cuMemAlloc, host memory and linear copies are elsewhere.
 #pragma once
 
 #include <map>
@@ -42,7 +41,7 @@ struct Array {
   CUDA_ARRAY3D_DESCRIPTOR shape{};
   uint64_t row_bytes = 0, rows = 0, slices = 0;  // of contents
   std::shared_ptr<Physical> memory;              // nothing for sparse and deferred arrays
-  uint64_t offset = 0;                           // in memory, for levels of a mipmap
+  uint64_t address = 0;                          // where copies find it; programs never see it
   bool level = false;                            // belongs to a mipmap, not to be destroyed alone
 };
 
@@ -50,6 +49,7 @@ struct Mipmap {
   Context* context = nullptr;
   CUDA_ARRAY3D_DESCRIPTOR shape{};
   std::shared_ptr<Physical> memory;
+  uint64_t address = 0, bytes = 0;
   std::vector<Array*> levels;
 };
 
@@ -76,14 +76,10 @@ struct MemoryState {
   };
   std::map<uint64_t, Reservation> reservations;
   std::map<uint64_t, std::shared_ptr<Physical>> mapped;
-  struct Imported {  // cuIpcOpenMemHandle
-    int card;
-    uint64_t bytes;
-    Index block;
-  };
-  std::map<uint64_t, Imported> imported;
+  std::map<uint64_t, std::shared_ptr<Physical>> imported;  // cuIpcOpenMemHandle
   std::map<int, Pool*> default_pools, current_pools;
-  std::shared_ptr<void> graph;  // mem_graph.cc
+  std::shared_ptr<void> graph;   // mem_graph.cc
+  std::shared_ptr<void> advice;  // mem_managed.cc
 };
 // Of a process; made at first use.
 MemoryState& memory_state(Process& process);
@@ -107,6 +103,11 @@ void drop_physical(Process& process, Physical& memory);
 // Maps all of `memory` from `offset` at addresses; false when they are taken.
 bool map_physical(Process& process, const Physical& memory, uint64_t address, uint64_t bytes, uint64_t offset,
                   CUcontext context, bool accessible);
+
+// cuMemFree of something that plain allocation did not make: true when it was pool, graph or managed memory (*result
+// says how that went) or memory with a release of its own, which cuMemFree refuses.
+bool free_elsewhere(Process& process, CUdeviceptr address, const Mapping& mapping, CUresult* result);
+CUresult free_managed(Process& process, const Mapping& mapping);
 
 // What another process needs to reach a piece of memory; travels in IPC handles and in exported descriptors.
 struct MemoryTicket {

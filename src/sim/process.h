@@ -118,6 +118,7 @@ struct Stream {
   int priority = 0;
   uint64_t id = 0;
   bool legacy = false, per_thread = false;
+  uint64_t launches = 0;  // kernels ever: seeds their durations
   std::shared_ptr<Capture> capture;  // under way
   CUsynchronizationPolicy sync_policy = CU_SYNC_POLICY_AUTO;
 };
@@ -149,7 +150,7 @@ struct Context {
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
   CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
   std::vector<Context*> peers;
-  std::unordered_map<uint64_t, std::string> module_keys;
+  std::unordered_map<uint64_t, uint32_t> collective_rounds;  // by id and rank: launches so far
 };
 
 // A card as this process has it open.
@@ -201,7 +202,7 @@ class Process {
   // Appends to a stream; waits while it is full, holding whatever locks the caller holds.
   CUresult submit(Stream& stream, Submission what, CommandRef* made = nullptr, bool count_depth = true);
   // Words that wait-value commands of this process look at: told by their address (host-readable pointer).
-  void watch_word(int card, uint64_t address, volatile void* bytes);
+  void watch_word(int card, uint64_t address, volatile void* bytes, bool wide);
 
   // Makes sure that a thread looks after host functions and values while the program does not call.
   void need_service();
@@ -212,7 +213,8 @@ class Process {
   HostLock objects;  // guards the pools and maps; never held across a wait
 
   // Kept by the parts that own them (module.cc, graph.cc, ...): opaque here.
-  std::shared_ptr<void> modules_state, graphs_state, memory_state, capture_state, nvml_state;
+  std::shared_ptr<void> modules_state, graphs_state, memory_state, capture_state, nvml_state,
+      library_state, link_state;
 
  private:
   friend class ProcessService;
@@ -233,7 +235,12 @@ class Process {
   uint64_t next_effect_ = 1;
   std::unordered_map<uint64_t, std::function<void()>> effects_;
   std::unordered_map<uint64_t, std::function<void()>> host_functions_;
-  std::unordered_map<uint64_t, std::pair<int, volatile void*>> words_;
+  struct Word {
+    int card;
+    volatile void* bytes;
+    bool wide;
+  };
+  std::unordered_map<uint64_t, Word> words_;
   std::vector<uint64_t> last_reap_ns_;
   std::atomic<int> applying_{0};  // threads that are doing what is due: others wait for them before they report it done
   std::atomic<bool> service_running_{false};
