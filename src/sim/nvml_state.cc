@@ -10,13 +10,16 @@ namespace {
 
 std::mutex creation;
 
-// Difference between the clock that people read and the one that the card counts; 0 with an injected clock.
+// Difference between the clock that people read and the one that the card counts; 0 with an injected clock. Taken once,
+// so that the same sample has the same stamp whenever it is asked for.
 int64_t wall_offset_ns() {
-  Host& host = current_process().host();
-  if (&host != &real_host()) return 0;
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec - static_cast<int64_t>(host.now_ns());
+  if (&current_process().host() != &real_host()) return 0;
+  static const int64_t offset = [] {
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
+    return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec - static_cast<int64_t>(real_host().now_ns());
+  }();
+  return offset;
 }
 
 }  // namespace
@@ -57,12 +60,6 @@ nvmlReturn_t find_device(nvmlDevice_t handle, NvmlDevice** device) {
 uint64_t nvml_timestamp_us(Card& card, uint64_t card_ns) {
   const int64_t wall = static_cast<int64_t>(card.file().header.epoch_ns + card_ns) + wall_offset_ns();
   return static_cast<uint64_t>(wall) / 1000;
-}
-
-uint64_t nvml_card_time(Card& card, uint64_t timestamp_us) {
-  const int64_t card_ns =
-      static_cast<int64_t>(timestamp_us) * 1000 - wall_offset_ns() - static_cast<int64_t>(card.file().header.epoch_ns);
-  return card_ns < 0 ? 0 : static_cast<uint64_t>(card_ns);
 }
 
 nvmlReturn_t give_text(std::string_view text, char* out, unsigned length) {

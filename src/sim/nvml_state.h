@@ -71,8 +71,6 @@ struct NvmlView {
 
 // Microseconds since 1970 of a card time (with an injected clock: of that clock), as NVML stamps samples.
 uint64_t nvml_timestamp_us(Card& card, uint64_t card_ns);
-// The reverse, 0 for times before the card's epoch.
-uint64_t nvml_card_time(Card& card, uint64_t timestamp_us);
 
 // The index of a process in the caller's eyes and what NVML knows of it.
 struct NvmlProcess {

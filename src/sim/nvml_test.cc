@@ -117,7 +117,7 @@ TEST_F(NvmlTest, NoFolderIsNoDriver) {
 }
 
 TEST_F(NvmlTest, ACardIsFoundByEveryIdentifierItTells) {
-  make_card(1, "A100-SXM4-40GB");
+  make_card(1, "A100-40GB");
   ASSERT_EQ(sim_nvmlInit_v2(), NVML_SUCCESS);
   const nvmlDevice_t second = device(1);
   char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
@@ -243,7 +243,7 @@ TEST_F(NvmlTest, SamplesNameOneProcessEach139Ms) {
 }
 
 TEST_F(NvmlTest, GpmIsForHopper) {
-  make_card(1, "H200-SXM");
+  make_card(1, "H200");
   ASSERT_EQ(sim_nvmlInit_v2(), NVML_SUCCESS);
   nvmlGpmSupport_t support{NVML_GPM_SUPPORT_VERSION, 9};
   ASSERT_EQ(sim_nvmlGpmQueryDeviceSupport(device(0), &support), NVML_SUCCESS);

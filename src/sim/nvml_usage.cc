@@ -14,11 +14,10 @@ namespace {
 std::vector<UtilisationSample> samples_after(NvmlView& view, uint64_t after_us) {
   CardFile& file = view.card.file();
   const uint64_t count = file.header.sample_count;
-  const uint64_t after_ns = after_us == 0 ? 0 : nvml_card_time(view.card, after_us);
   std::vector<UtilisationSample> list;
   for (uint64_t n = count > kSampleRing ? count - kSampleRing : 0; n < count; ++n) {
     const UtilisationSample& sample = file.samples[n % kSampleRing];
-    if (sample.time_ns > after_ns) list.push_back(sample);
+    if (nvml_timestamp_us(view.card, sample.time_ns) > after_us) list.push_back(sample);
   }
   return list;
 }
