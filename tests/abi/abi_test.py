@@ -13,15 +13,15 @@ sys.dont_write_bytecode = True
 
 import abi_compare  # noqa: E402
 import generate  # noqa: E402
-import venv  # noqa: E402
+import environment  # noqa: E402
 
 ABI = SOURCE / "src" / "abi"
 INTERNAL = ["-D__CUDA_API_VERSION_INTERNAL"]
 
 
 def vendor_folder():
-    environment = venv.ensure(SOURCE / "tests" / "abi" / "requirements.txt")
-    return next(venv.site_packages(environment).glob("nvidia/cu13/include"))
+    packages = environment.ensure(SOURCE / "tests" / "abi" / "requirements.txt")
+    return next(environment.site_packages(packages).glob("nvidia/cu13/include"))
 
 
 def faults_of(abi, vendor, work):
