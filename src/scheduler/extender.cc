@@ -1,0 +1,191 @@
+#include "scheduler/extender.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+namespace sluice::scheduler {
+namespace {
+
+constexpr size_t kMaxNames = 100'000;
+
+bool equal_any_case(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) {
+           return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
+         });
+}
+
+Result<std::string> text_of(const json::Object& object, std::string_view key) {
+  const json::Value* value = find_any_case(object, key);
+  if (value == nullptr || !value->is_string()) return invalid(fmt::format("'{}' is missing or no string", key));
+  return std::string(value->get_string());
+}
+
+// The body as an object, or the refusal that says why it is none.
+Result<json::Object> parse_body(const std::string& body) {
+  Result<json::Value> value = json::parse(body);
+  if (!value) return std::move(value).error();
+  if (!value->is_object()) return invalid("expected a JSON object");
+  return std::move(value->get_object());
+}
+
+Result<kube::Pod> parse_pod(const json::Object& args) {
+  const json::Value* pod = find_any_case(args, "Pod");
+  if (pod == nullptr) return invalid("'Pod' is missing");
+  Result<kube::Pod> decoded = kube::decode_pod(*pod);
+  if (!decoded) return std::move(decoded).error().wrap("Pod");
+  return decoded;
+}
+
+struct Args {
+  kube::Pod pod;
+  std::vector<std::string> names;
+  const json::Array* nodes = nullptr;  // full objects, when the extender is not configured as nodeCacheCapable
+};
+
+Result<Args> parse_args(const json::Object& body) {
+  Result<kube::Pod> pod = parse_pod(body);
+  if (!pod) return std::move(pod).error();
+  Args args;
+  args.pod = *std::move(pod);
+  if (const json::Value* names = find_any_case(body, "NodeNames"); names != nullptr) {
+    if (!names->is_array()) return invalid("'NodeNames' is not a list");
+    if (names->get_array().size() > kMaxNames) return invalid(fmt::format("more than {} node names", kMaxNames));
+    for (const json::Value& name : names->get_array()) {
+      if (!name.is_string()) return invalid("'NodeNames' holds something that is not a string");
+      args.names.emplace_back(name.get_string());
+    }
+    return args;
+  }
+  const json::Value* nodes = find_any_case(body, "Nodes");
+  if (nodes == nullptr || !nodes->is_object()) return invalid("neither 'NodeNames' nor 'Nodes' is there");
+  const json::Value* items = find_any_case(nodes->get_object(), "items");
+  if (items == nullptr || !items->is_array()) return invalid("'Nodes.items' is not a list");
+  args.nodes = &items->get_array();
+  for (const json::Value& item : items->get_array()) {
+    Result<kube::NodeDescription> node = kube::decode_node(item, {});
+    if (!node) return std::move(node).error().wrap("Nodes");
+    args.names.push_back(node->node.name);
+  }
+  return args;
+}
+
+ServerResponse ok(const json::Value& value) {
+  return {200, json::to_string(value), "application/json", false};
+}
+
+json::Object failed_map(const std::vector<std::pair<std::string, std::string>>& failed) {
+  json::Object out;
+  for (const auto& [node, reason] : failed) out[node] = reason;
+  return out;
+}
+
+}  // namespace
+
+const json::Value* find_any_case(const json::Object& object, std::string_view key) {
+  const json::Value* exact = object.if_contains(key);
+  if (exact == nullptr) {
+    for (const auto& member : object) {
+      if (equal_any_case(member.key(), key)) exact = &member.value();
+    }
+  }
+  return exact == nullptr || exact->is_null() ? nullptr : exact;
+}
+
+ServerResponse Extender::filter(const std::string& body) {
+  Result<json::Object> object = parse_body(body);
+  if (!object) return error_response(400, "filter: " + object.error().message);
+  Result<Args> args = parse_args(*object);
+  if (!args) return error_response(400, "filter: " + args.error().message);
+  FilterAnswer answer = state_.filter(args->pod, args->names);
+  json::Object out{{"FailedNodes", failed_map(answer.failed)},
+                   {"FailedAndUnresolvableNodes", failed_map(answer.unresolvable)},
+                   {"Error", ""}};
+  if (args->nodes != nullptr) {
+    json::Array items;
+    for (size_t i = 0; i < args->names.size(); ++i) {
+      if (std::find(answer.nodes.begin(), answer.nodes.end(), args->names[i]) != answer.nodes.end())
+        items.push_back((*args->nodes)[i]);
+    }
+    out["Nodes"] = json::Object{{"items", std::move(items)}};
+    out["NodeNames"] = nullptr;
+  } else {
+    json::Array names;
+    for (const std::string& name : answer.nodes) names.push_back(json::Value(name));
+    out["NodeNames"] = std::move(names);
+    out["Nodes"] = nullptr;
+  }
+  return ok(std::move(out));
+}
+
+ServerResponse Extender::prioritize(const std::string& body) {
+  Result<json::Object> object = parse_body(body);
+  if (!object) return error_response(400, "prioritize: " + object.error().message);
+  Result<Args> args = parse_args(*object);
+  if (!args) return error_response(400, "prioritize: " + args.error().message);
+  json::Array out;
+  for (const auto& [name, score] : state_.rank(args->pod, args->names))
+    out.push_back(json::Object{{"Host", name}, {"Score", score}});
+  return ok(std::move(out));
+}
+
+ServerResponse Extender::bind(const std::string& body) {
+  Result<json::Object> object = parse_body(body);
+  if (!object) return error_response(400, "bind: " + object.error().message);
+  BindRequest request;
+  struct Field {
+    const char* key;
+    std::string* to;
+  };
+  for (const Field& field : {Field{"PodUID", &request.uid}, Field{"PodNamespace", &request.name_space},
+                             Field{"PodName", &request.name}, Field{"Node", &request.node}}) {
+    Result<std::string> value = text_of(*object, field.key);
+    if (!value) return error_response(400, "bind: " + value.error().message);
+    *field.to = *std::move(value);
+  }
+  return ok(json::Object{{"Error", bind_(request)}});
+}
+
+ServerResponse Extender::preempt(const std::string& body) {
+  Result<json::Object> object = parse_body(body);
+  if (!object) return error_response(400, "preempt: " + object.error().message);
+  Result<kube::Pod> pod = parse_pod(*object);
+  if (!pod) return error_response(400, "preempt: " + pod.error().message);
+  std::map<std::string, State::Victims> proposed;
+  const json::Value* meta = find_any_case(*object, "NodeNameToMetaVictims");
+  const json::Value* full = find_any_case(*object, "NodeNameToVictims");
+  const json::Value* map = meta != nullptr ? meta : full;
+  if (map == nullptr || !map->is_object())
+    return error_response(400, "preempt: 'NodeNameToMetaVictims' is missing or no object");
+  for (const auto& member : map->get_object()) {
+    if (!member.value().is_object()) return error_response(400, "preempt: victims of a node are not an object");
+    const json::Object& victims = member.value().get_object();
+    State::Victims& one = proposed[member.key()];
+    if (const json::Value* count = find_any_case(victims, "NumPDBViolations"); count != nullptr && count->is_int64()) {
+      one.disruption_violations = count->get_int64();
+    }
+    const json::Value* pods = find_any_case(victims, "Pods");
+    if (pods == nullptr || !pods->is_array()) continue;
+    for (const json::Value& victim : pods->get_array()) {
+      if (!victim.is_object()) return error_response(400, "preempt: a victim is not an object");
+      Result<std::string> uid = text_of(victim.get_object(), "UID");
+      if (!uid) {  // the full form holds whole pods
+        Result<kube::Pod> whole = kube::decode_pod(victim);
+        if (!whole || whole->uid.empty()) return error_response(400, "preempt: a victim without UID");
+        one.uids.push_back(whole->uid);
+      } else {
+        one.uids.push_back(*std::move(uid));
+      }
+    }
+  }
+  json::Object out;
+  for (const auto& [node, victims] : state_.preempt(*pod, proposed)) {
+    json::Array pods;
+    for (const std::string& uid : victims.uids) pods.push_back(json::Object{{"UID", uid}});
+    out[node] = json::Object{{"Pods", std::move(pods)}, {"NumPDBViolations", victims.disruption_violations}};
+  }
+  return ok(json::Object{{"NodeNameToMetaVictims", std::move(out)}});
+}
+
+}  // namespace sluice::scheduler

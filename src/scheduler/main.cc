@@ -1,0 +1,157 @@
+// sluice-scheduler: the program around the parts. Options, key, leader election, server; then it waits for a signal.
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "base/files.h"
+#include "base/log.h"
+#include "kube/lease.h"
+#include "scheduler/service.h"
+
+namespace sluice::scheduler {
+namespace {
+
+struct Options {
+  std::string kubeconfig;
+  std::string context;
+  ServerOptions server;
+  std::string signing_key;
+  std::string policy = "default";
+  StateSettings state;
+  WebhookSettings webhook;
+  std::vector<std::string> extra_public_keys;
+  bool leader_elect = false;
+  std::string lease_namespace = "kube-system";
+  std::string advertise_url;
+  kube::Endpoint forward;
+  std::string event_source = "sluice-scheduler";
+};
+
+void declare(CLI::App& app, Options& o) {
+  app.add_option("--kubeconfig", o.kubeconfig,
+                 "kubeconfig file; without it the pod's service account, else ~/.kube/config");
+  app.add_option("--context", o.context, "context of the kubeconfig");
+  app.add_option("--listen-address", o.server.address, "IPv4 address to listen on")->capture_default_str();
+  app.add_option("--listen-port", o.server.port, "port; 0 lets the kernel choose")->capture_default_str();
+  app.add_option("--tls-cert", o.server.certificate_file,
+                 "certificate chain (PEM), read again when it changes; without it plain HTTP");
+  app.add_option("--tls-key", o.server.key_file, "its private key (PEM)");
+  app.add_option("--client-ca", o.server.client_ca_file, "clients must show a certificate of this CA");
+  app.add_option("--signing-key", o.signing_key, "Ed25519 private key (PEM) that signs allocation records")->required();
+  app.add_option("--public-key", o.extra_public_keys,
+                 "further public keys (PEM files) whose records are believed, while rotating");
+  app.add_option("--policy", o.policy, "default, binpack, spread or FGD")->capture_default_str();
+  app.add_option("--memory-unit-mib", o.state.nodes.unit_mib, "size of one unit of aliyun.com/gpu-mem")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--max-pods-per-card", o.state.nodes.max_pods_per_card, "0: no limit")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 10'000));
+  app.add_flag("--mixed-nodes", o.state.nodes.mixed,
+               "memory-only pods may share what compute is left on core_mem nodes");
+  app.add_option("--max-names", o.state.max_names, "best nodes that a filter returns; 0: all")->capture_default_str();
+  app.add_flag("--webhook-refuse", o.webhook.refuse, "refuse wrong requests at admission instead of warning");
+  app.add_option("--webhook-scheduler-name", o.webhook.scheduler_name,
+                 "schedulerName given to pods that ask for shared cards");
+  app.add_option("--webhook-toleration", o.webhook.toleration_key,
+                 "taint key that pods asking for shared cards are made to tolerate");
+  app.add_flag("--leader-elect", o.leader_elect, "several replicas: lead by a Lease, forward while following");
+  app.add_option("--lease-namespace", o.lease_namespace, "namespace of the Lease sluice-scheduler")
+      ->capture_default_str();
+  app.add_option("--advertise-url", o.advertise_url, "where other replicas reach this one, https://host:port");
+  app.add_option("--forward-ca", o.forward.ca_file, "CA of the other replicas' certificates");
+  app.add_option("--forward-cert", o.forward.certificate_file, "client certificate towards them");
+  app.add_option("--forward-key", o.forward.key_file, "its key");
+}
+
+Result<kube::Verifier> load_verifier(const Options& options, const kube::Signer& signer) {
+  std::vector<std::string> pems{signer.public_pem()};
+  for (const std::string& path : options.extra_public_keys) {
+    Result<std::string> pem = read_file(path, 64u << 10);
+    if (!pem) return std::move(pem).error();
+    pems.push_back(*std::move(pem));
+  }
+  return kube::Verifier::from_pem(pems);
+}
+
+int complain(const Error& error) {
+  fmt::print(stderr, "sluice-scheduler: {}\n", error.message);
+  return 1;
+}
+
+int run(Options options) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
+
+  Result<core::PolicyName> policy = core::parse_policy(options.policy);
+  if (!policy) return complain(policy.error());
+  options.state.policy.name = *policy;
+  Result<kube::Endpoint> endpoint = kube::find_endpoint(options.kubeconfig, options.context);
+  if (!endpoint) return complain(std::move(endpoint).error().wrap("no API server"));
+  Result<kube::Signer> signer = kube::Signer::load(options.signing_key);
+  if (!signer) return complain(signer.error());
+  Result<kube::Verifier> verifier = load_verifier(options, *signer);
+  if (!verifier) return complain(verifier.error());
+  if (options.leader_elect && options.advertise_url.empty()) {
+    return complain(invalid("--leader-elect needs --advertise-url, where the other replicas reach this one"));
+  }
+
+  State state(options.state, *verifier);
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  std::string identity = fmt::format("{}_{}@{}", host, getpid(), options.advertise_url);
+  std::unique_ptr<kube::LeaderElection> election;
+  if (options.leader_elect) {
+    kube::LeaseOptions lease;
+    lease.name = "sluice-scheduler";
+    lease.name_space = options.lease_namespace;
+    lease.identity = identity;
+    election = std::make_unique<kube::LeaderElection>(*endpoint, lease);
+    election->start();
+  }
+  auto leading = [&election] { return election == nullptr || election->leading(); };
+  auto leader_url = [&election, &identity]() -> std::string {
+    if (election == nullptr) return "";
+    std::string holder = election->holder();
+    size_t at = holder.find('@');
+    return at == std::string::npos || holder == identity ? "" : holder.substr(at + 1);
+  };
+
+  Binder binder(state, *endpoint, *signer, leading);
+  Watchers watchers(state, *endpoint, options.event_source, leading);
+  Extender extender(state, options.state.nodes, [&binder](const BindRequest& request) { return binder.bind(request); });
+  Webhook webhook(state, options.webhook);
+  Service service({state, extender, webhook, watchers, binder, leading, leader_url, options.forward});
+  auto server =
+      HttpServer::start(options.server, [&service](const ServerRequest& request) { return service.handle(request); });
+  if (!server) return complain(server.error());
+  log::info("serving",
+            {{"address", options.server.address}, {"port", (*server)->port()}, {"api_server", endpoint->server}});
+  fmt::print("listening on {}:{}\n", options.server.address, (*server)->port());
+  std::fflush(stdout);
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  log::info("stopping", {{"signal", signal}});
+  server->reset();
+  if (election) election->stop();
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice::scheduler
+
+int main(int argc, char** argv) {
+  sluice::scheduler::Options options;
+  CLI::App app{"Sluice's scheduler extender and admission webhook: places pods that ask for parts of a GPU card."};
+  sluice::scheduler::declare(app, options);
+  CLI11_PARSE(app, argc, argv);
+  return sluice::scheduler::run(std::move(options));
+}

@@ -1,0 +1,308 @@
+#include "scheduler/state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/place.h"
+
+namespace sluice::scheduler {
+namespace {
+
+constexpr int64_t kWakeBackoffMinMs = 1'000;
+constexpr int64_t kWakeBackoffMaxMs = 60'000;
+
+std::string uid_of(const json::Value& object) {
+  if (!object.is_object()) return "";
+  const json::Value* metadata = object.get_object().if_contains("metadata");
+  if (metadata == nullptr || !metadata->is_object()) return "";
+  Result<std::string> uid = json::get_string_or(metadata->get_object(), "uid", "");
+  return uid ? *uid : "";
+}
+
+// Takes a share off a card without going below nothing: pods bound without us may have overcommitted it.
+void charge(core::Node& node, const core::Placement& placement, bool every_card) {
+  for (core::Card& card : node.cards) {
+    for (const core::Share& share : placement.shares) {
+      if (!every_card && share.card_index != card.index) continue;
+      card.free_units = std::max<int64_t>(0, card.free_units - share.units);
+      card.free_core_milli = std::max(0, card.free_core_milli - share.core_milli);
+      ++card.pods;
+      break;
+    }
+  }
+}
+
+}  // namespace
+
+State::State(StateSettings settings, std::optional<kube::Verifier> verifier)
+    : settings_(std::move(settings)), verifier_(std::move(verifier)), cluster_(core::make_scorer(settings_.policy)) {}
+
+void State::replace_nodes(const json::Array& items) {
+  std::lock_guard lock(mutex_);
+  std::set<std::string> seen;
+  for (const json::Value& item : items) {
+    Result<kube::NodeDescription> described = kube::decode_node(item, settings_.nodes);
+    if (described) seen.insert(described->node.name);
+    put_node(item);
+  }
+  std::vector<std::string> gone;
+  for (const auto& [name, node] : nodes_) {
+    if (!seen.contains(name)) gone.push_back(name);
+  }
+  for (const std::string& name : gone) remove_node(name);
+  nodes_listed_ = true;
+}
+
+void State::node_changed(const json::Value& object) {
+  std::lock_guard lock(mutex_);
+  put_node(object);
+}
+
+void State::node_deleted(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  remove_node(name);
+}
+
+void State::put_node(const json::Value& object) {
+  Result<kube::NodeDescription> described = kube::decode_node(object, settings_.nodes);
+  if (!described) return;  // an object without a name: not from an API server
+  std::string name = described->node.name;
+  auto [position, added] = nodes_.try_emplace(name);
+  NodeEntry& entry = position->second;
+  if (!added && entry.base == described->node && entry.problem == described->problem) return;  // a heartbeat
+  entry.base = std::move(described->node);
+  entry.problem = std::move(described->problem);
+  if (added) {
+    Result<core::NodeId> id = cluster_.add(entry.base, next_rank_++);
+    if (!id) {  // more nodes than the placement core takes
+      nodes_.erase(position);
+      return;
+    }
+    entry.id = *id;
+    for (auto& [uid, pod] : pods_) {
+      if (pod.holding != Holding::kNothing && pod.node_name == name) entry.holders.insert(uid);
+    }
+  }
+  // Records name cards of this node: a pod that could not be counted before may be now, and the reverse.
+  std::set<std::string> holders = entry.holders;
+  for (const std::string& uid : holders) {
+    PodEntry& pod = pods_.at(uid);
+    if (pod.holding == Holding::kBound) settle(pod);
+  }
+  recompute(name);
+}
+
+void State::remove_node(const std::string& name) {
+  auto found = nodes_.find(name);
+  if (found == nodes_.end()) return;
+  cluster_.remove(found->second.id);
+  nodes_.erase(found);
+}
+
+void State::replace_pods(const json::Array& items) {
+  std::lock_guard lock(mutex_);
+  std::set<std::string> seen;
+  for (const json::Value& item : items) {
+    seen.insert(uid_of(item));
+    if (Result<kube::Pod> pod = kube::decode_pod(item); pod) put_pod(*std::move(pod));
+  }
+  std::vector<std::string> gone;
+  for (const auto& [uid, entry] : pods_) {
+    if (!seen.contains(uid) && !entry.binding) gone.push_back(uid);
+  }
+  for (const std::string& uid : gone) remove_pod(uid);
+  pods_listed_ = true;
+}
+
+void State::pod_changed(const json::Value& object) {
+  Result<kube::Pod> pod = kube::decode_pod(object);
+  std::lock_guard lock(mutex_);
+  if (pod) put_pod(*std::move(pod));
+}
+
+void State::pod_deleted(const std::string& uid) {
+  std::lock_guard lock(mutex_);
+  remove_pod(uid);
+}
+
+void State::learn_pod(const kube::Pod& pod) {
+  std::lock_guard lock(mutex_);
+  put_pod(pod);
+}
+
+bool State::ready() const {
+  std::lock_guard lock(mutex_);
+  return nodes_listed_ && pods_listed_;
+}
+
+void State::put_pod(kube::Pod pod) {
+  if (pod.uid.empty()) return;
+  if (pod.terminal()) {
+    remove_pod(pod.uid);
+    return;
+  }
+  std::string uid = pod.uid;
+  auto [position, added] = pods_.try_emplace(uid);
+  PodEntry& entry = position->second;
+  if (!added && entry.pod.nominated_node != pod.nominated_node) nominated_[entry.pod.nominated_node].erase(uid);
+  bool same_request = !added && entry.pod.asks() == pod.asks();
+  entry.pod = std::move(pod);
+  if (!same_request) entry.request = core::parse_pod(entry.pod.text);
+  bool pending = entry.pod.node_name.empty();
+  if (pending && !entry.pod.nominated_node.empty() && !entry.pod.deleting)
+    nominated_[entry.pod.nominated_node].insert(uid);
+  else
+    nominated_[entry.pod.nominated_node].erase(uid);
+  if (!pending) {
+    entry.refused = false;
+    settle(entry);
+  }
+}
+
+void State::remove_pod(const std::string& uid) {
+  auto found = pods_.find(uid);
+  if (found == pods_.end()) return;
+  let_go(found->second);
+  nominated_[found->second.pod.nominated_node].erase(uid);
+  pods_.erase(found);
+}
+
+// A bound pod holds what its record says if the record is authentic and names cards that are there; else the worst
+// case.
+void State::settle(PodEntry& entry) {
+  if (!entry.request.ok() || entry.request->total.kind == core::Kind::kNone) {
+    if (entry.pod.asks()) entry.untrusted = "the request is invalid";
+    let_go(entry);
+    return;
+  }
+  const std::string& node_name = entry.pod.node_name;
+  entry.untrusted.clear();
+  core::Placement placement;
+  bool worst_case = false;
+  Result<kube::Allocation> record =
+      verifier_ ? kube::read_allocation(entry.pod.annotations, entry.pod.uid, node_name, *verifier_)
+                : Result<kube::Allocation>(internal("no public key is configured"));
+  if (record) {
+    for (const kube::CardShare& card : record->cards)
+      placement.shares.push_back({card.index, card.units, 0, card.core_milli});
+    auto node = nodes_.find(node_name);
+    for (const kube::CardShare& card : record->cards) {
+      if (node == nodes_.end()) break;
+      bool there =
+          std::any_of(node->second.base.cards.begin(), node->second.base.cards.end(), [&](const core::Card& known) {
+            return known.index == card.index && (known.uuid.empty() || known.uuid == card.uuid);
+          });
+      if (!there) entry.untrusted = fmt::format("the record names card {} which the node does not have", card.uuid);
+    }
+  } else {
+    entry.untrusted = record.error().message;
+  }
+  if (!entry.untrusted.empty()) {
+    worst_case = true;
+    placement.shares = {{0, entry.request->total.units, 0, entry.request->total.core_milli}};
+  }
+  bool same = entry.holding == Holding::kBound && entry.node_name == node_name && entry.placement == placement &&
+              entry.worst_case == worst_case;
+  if (same) return;
+  if (entry.holding != Holding::kNothing && entry.node_name != node_name) let_go(entry);
+  entry.placement = std::move(placement);
+  entry.worst_case = worst_case;
+  hold(entry, Holding::kBound, node_name);
+}
+
+void State::hold(PodEntry& entry, Holding holding, const std::string& node_name) {
+  entry.holding = holding;
+  entry.node_name = node_name;
+  if (auto node = nodes_.find(node_name); node != nodes_.end()) {
+    node->second.holders.insert(entry.pod.uid);
+    recompute(node_name);
+  }
+}
+
+void State::let_go(PodEntry& entry) {
+  if (entry.holding == Holding::kNothing) return;
+  entry.holding = Holding::kNothing;
+  if (auto node = nodes_.find(entry.node_name); node != nodes_.end()) {
+    node->second.holders.erase(entry.pod.uid);
+    recompute(entry.node_name);
+  }
+}
+
+core::Node State::node_state(const NodeEntry& node, const std::set<std::string>& without) const {
+  core::Node state = node.base;
+  for (const std::string& uid : node.holders) {
+    if (without.contains(uid)) continue;
+    const PodEntry& pod = pods_.at(uid);
+    charge(state, pod.placement, pod.worst_case);
+  }
+  return state;
+}
+
+void State::recompute(const std::string& node_name) {
+  auto node = nodes_.find(node_name);
+  if (node == nodes_.end()) return;
+  core::Node state = node_state(node->second);
+  if (!(state == cluster_.node(node->second.id))) (void)cluster_.update(node->second.id, std::move(state));
+}
+
+// The node with its nominated pods of at least the asker's priority placed on it; nullopt where there are none.
+std::optional<core::Node> State::with_nominated(const std::string& node_name, const kube::Pod& asker) const {
+  auto nominated = nominated_.find(node_name);
+  auto node = nodes_.find(node_name);
+  if (nominated == nominated_.end() || nominated->second.empty() || node == nodes_.end()) return std::nullopt;
+  std::optional<core::Node> out;
+  for (const std::string& uid : nominated->second) {
+    const PodEntry& other = pods_.at(uid);
+    if (uid == asker.uid || other.pod.priority < asker.priority || !other.request.ok() ||
+        other.request->total.kind == core::Kind::kNone || other.holding != Holding::kNothing) {
+      continue;
+    }
+    if (!out) out = cluster_.node(node->second.id);
+    Result<core::Placed> placed =
+        core::place(std::span<const core::Node>(&*out, 1), other.request->total, settings_.policy);
+    if (placed) charge(*out, placed->placement, false);
+  }
+  return out;
+}
+
+uint64_t State::generation() const {
+  std::lock_guard lock(mutex_);
+  return cluster_.generation();
+}
+
+State::Counts State::counts() const {
+  std::lock_guard lock(mutex_);
+  Counts out;
+  out.nodes = nodes_.size();
+  out.pods = pods_.size();
+  out.memory_bytes = cluster_.memory_bytes();
+  for (const auto& [uid, pod] : pods_) {
+    if (pod.holding == Holding::kAssumed) ++out.assumed;
+    if (!pod.untrusted.empty() && !pod.pod.node_name.empty()) ++out.untrusted_records;
+    if (pod.refused) ++out.waiting_by_rule[pod.refused_rule];
+  }
+  return out;
+}
+
+std::vector<State::Waiting> State::pods_to_wake(int64_t now_ms, size_t at_most) {
+  std::lock_guard lock(mutex_);
+  std::vector<Waiting> out;
+  uint64_t generation = cluster_.generation();
+  for (auto& [uid, pod] : pods_) {
+    if (out.size() >= at_most) break;
+    if (!pod.refused || pod.holding != Holding::kNothing || pod.pod.deleting || pod.pod.gated || !pod.request.ok())
+      continue;
+    if (now_ms < pod.next_wake_ms) continue;
+    // In the same state of the cluster a pod is woken again ever more rarely: something else keeps it (CPU, a taint).
+    bool news = pod.woken_generation != generation;
+    if (!cluster_.decide(pod.request->total)) continue;
+    pod.wake_backoff_ms = news ? kWakeBackoffMinMs : std::min(pod.wake_backoff_ms * 2, kWakeBackoffMaxMs);
+    pod.next_wake_ms = now_ms + pod.wake_backoff_ms;
+    pod.woken_generation = generation;
+    out.push_back({uid, pod.pod.name_space, pod.pod.name});
+  }
+  return out;
+}
+
+}  // namespace sluice::scheduler

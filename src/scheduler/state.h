@@ -1,0 +1,176 @@
+// What the scheduler knows: nodes, pods and who holds which card, kept equal to the API by the two watches and ahead of
+// it by the binds that are on their way. Every question of kube-scheduler is answered from here; nothing here does I/O.
+//
+// What counts as taken on a node: pods bound to it until they are gone or terminal; pods we have sent a Binding for
+// (assumed) until the watch shows them or the API server has definitely refused; a bound pod whose record cannot be
+// trusted, at its worst case: its request on every card, since it may be on any. A node is always worked out anew from
+// its description and its pods (at most some dozens), so that no sequence of events can leave a remainder.
+//
+// Pending pods of equal or higher priority that are nominated to a node are counted when that node is asked about:
+// kube-scheduler's own filters do so and extenders are not told.
+//
+// Thread-safe: one mutex, held for microseconds; no callbacks.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/json.h"
+#include "core/cluster.h"
+#include "kube/allocation.h"
+#include "kube/objects.h"
+
+namespace sluice::scheduler {
+
+struct StateSettings {
+  kube::NodeSettings nodes;
+  core::Policy policy;
+  size_t max_names = 100;  // best nodes that a filter returns; 0: all
+};
+
+struct FilterAnswer {
+  std::vector<std::string> nodes;                                 // those that fit, best first
+  std::vector<std::pair<std::string, std::string>> failed;        // node, reason: preemption may help
+  std::vector<std::pair<std::string, std::string>> unresolvable;  // node, reason: it may not
+  std::string summary;                                            // all reasons in one line, empty when some fit
+};
+
+struct BindPlan {
+  core::Node node;
+  core::PodRequest request;
+  core::Placement placement;
+  std::vector<std::string> container_names;  // spec.containers, in order
+};
+
+class State {
+ public:
+  State(StateSettings settings, std::optional<kube::Verifier> verifier);
+
+  // From the watches.
+  void replace_nodes(const json::Array& items);
+  void node_changed(const json::Value& object);
+  void node_deleted(const std::string& name);
+  void replace_pods(const json::Array& items);
+  void pod_changed(const json::Value& object);
+  void pod_deleted(const std::string& uid);
+  bool ready() const;  // both lists have been seen
+
+  // From kube-scheduler. `pod` is what the call carried: used for the request, never for who holds what.
+  FilterAnswer filter(const kube::Pod& pod, const std::vector<std::string>& node_names);
+  // Scores for prioritize: positions in our order, the best has the largest.
+  std::vector<std::pair<std::string, int64_t>> rank(const kube::Pod& pod, const std::vector<std::string>& node_names);
+
+  // Chooses cards on the node and counts them as assumed. Errors: kNotFound (unknown pod or node), kExists (bound or
+  // being bound already), kExhausted (no card fits any more, with the reason), kInvalid (the request).
+  Result<BindPlan> plan_bind(const std::string& uid, const std::string& node_name);
+  // A GET's answer for a pod that the watch has not brought yet.
+  void learn_pod(const kube::Pod& pod);
+  void bind_refused(const std::string& uid);   // definitely: the assumption is dropped
+  void bind_finished(const std::string& uid);  // answered, or unknown: the assumption stays until the watch tells
+
+  // Refused pods that would fit now and were not woken in this state of the cluster yet: uid, namespace, name.
+  struct Waiting {
+    std::string uid;
+    std::string name_space;
+    std::string name;
+    bool operator==(const Waiting&) const = default;
+  };
+  std::vector<Waiting> pods_to_wake(int64_t now_ms, size_t at_most = 1000);
+
+  // Pods that kube-scheduler's own filters keep from us, though no node could take them: the event is ours to write.
+  // Each text is returned once per pod.
+  struct Unreached {
+    Waiting pod;
+    std::string text;
+  };
+  std::vector<Unreached> unreached_pods(int64_t now_ms);
+
+  // Why no node of the cluster can ever take this request; empty when one can, or when no node offers cards yet.
+  std::string never_fits(const core::Request& request);
+
+  // Preempt: victims by uid for each node in the question; nodes that no victims of lower priority can free are left
+  // out.
+  struct Victims {
+    std::vector<std::string> uids;  // most important first
+    int64_t disruption_violations = 0;
+  };
+  std::map<std::string, Victims> preempt(const kube::Pod& pod, const std::map<std::string, Victims>& proposed);
+
+  // For people: everything, and one pod's reasons.
+  json::Object describe() const;
+  Result<json::Object> explain(const std::string& name_space, const std::string& name);
+
+  struct Counts {
+    size_t nodes = 0;
+    size_t pods = 0;
+    size_t assumed = 0;
+    std::map<std::string, size_t> waiting_by_rule;
+    size_t untrusted_records = 0;
+    size_t memory_bytes = 0;
+  };
+  Counts counts() const;
+  uint64_t generation() const;
+
+ private:
+  enum class Holding { kNothing, kAssumed, kBound };
+  struct PodEntry {
+    kube::Pod pod;
+    Result<core::PodRequest> request = core::PodRequest{};
+    Holding holding = Holding::kNothing;
+    bool binding = false;       // a Binding is on its way
+    std::string node_name;      // where it holds something
+    core::Placement placement;  // what it holds; with worst_case: on every card
+    bool worst_case = false;
+    std::string untrusted;  // why the record is not believed
+    bool refused = false;   // a filter said no and it waits
+    std::string refused_rule;
+    uint64_t woken_generation = 0;
+    int64_t next_wake_ms = 0;
+    int64_t wake_backoff_ms = 0;
+    int64_t first_seen_ms = 0;
+    std::string told;  // text of the last event of ours
+  };
+  struct NodeEntry {
+    core::NodeId id = 0;
+    core::Node base;  // nothing taken
+    std::string problem;
+    std::set<std::string> holders;  // uids
+  };
+
+  // All below: mutex_ held.
+  std::string unit_name() const;  // of memory, in texts
+  void put_node(const json::Value& object);
+  void remove_node(const std::string& name);
+  void put_pod(kube::Pod pod);
+  void remove_pod(const std::string& uid);
+  void hold(PodEntry& entry, Holding holding, const std::string& node_name);
+  void let_go(PodEntry& entry);
+  void settle(PodEntry& entry);
+  void recompute(const std::string& node_name);
+  core::Node node_state(const NodeEntry& node, const std::set<std::string>& without = {}) const;
+  std::optional<core::Node> with_nominated(const std::string& node_name, const kube::Pod& asker) const;
+  FilterAnswer refuse_all(const std::vector<std::string>& names, const std::string& reason) const;
+  void remember_refusal(const kube::Pod& pod, const std::string& rule);
+  std::vector<std::string> choose_victims(const kube::Pod& pod, const core::PodRequest& request, const NodeEntry& node,
+                                          const Victims& proposed) const;
+  bool more_important(const std::string& a, const std::string& b) const;
+
+  StateSettings settings_;
+  std::optional<kube::Verifier> verifier_;
+  mutable std::mutex mutex_;
+  core::Cluster cluster_;
+  std::unordered_map<std::string, NodeEntry> nodes_;
+  std::unordered_map<std::string, PodEntry> pods_;
+  std::map<std::string, std::set<std::string>> nominated_;  // node -> uids of pending pods
+  bool nodes_listed_ = false;
+  bool pods_listed_ = false;
+  uint32_t next_rank_ = 0;
+};
+
+}  // namespace sluice::scheduler

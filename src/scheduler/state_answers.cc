@@ -1,0 +1,244 @@
+// The questions that kube-scheduler asks, answered from the state: filter, prioritize, bind, preempt.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/place.h"
+#include "scheduler/state.h"
+
+namespace sluice::scheduler {
+std::string State::unit_name() const {
+  int64_t unit_mib = settings_.nodes.unit_mib;
+  return unit_mib == 1024 ? "GiB" : unit_mib == 1 ? "MiB" : fmt::format("units of {} MiB", unit_mib);
+}
+
+FilterAnswer State::refuse_all(const std::vector<std::string>& names, const std::string& reason) const {
+  FilterAnswer answer;
+  answer.summary = reason;
+  for (const std::string& name : names) answer.unresolvable.emplace_back(name, reason);
+  return answer;
+}
+
+void State::remember_refusal(const kube::Pod& pod, const std::string& rule) {
+  auto found = pods_.find(pod.uid);
+  if (found == pods_.end()) return;
+  found->second.refused = true;
+  found->second.refused_rule = rule;
+}
+
+FilterAnswer State::filter(const kube::Pod& pod, const std::vector<std::string>& node_names) {
+  std::lock_guard lock(mutex_);
+  Result<core::PodRequest> request = core::parse_pod(pod.text);
+  if (!request) {
+    remember_refusal(pod, "request");
+    return refuse_all(node_names, request.error().message);
+  }
+  if (request->total.kind == core::Kind::kNone) {
+    FilterAnswer all;
+    all.nodes = node_names;
+    return all;
+  }
+  if (pods_.find(pod.uid) == pods_.end()) put_pod(pod);  // asked before the watch brought it
+  std::span<const int64_t> keys = cluster_.keys(request->total);
+  std::vector<std::pair<int64_t, const std::string*>> fitting;
+  std::vector<const std::string*> others;
+  std::vector<const std::string*> unknown;
+  for (const std::string& name : node_names) {
+    auto node = nodes_.find(name);
+    if (node == nodes_.end()) {
+      unknown.push_back(&name);
+      continue;
+    }
+    int64_t key = keys[node->second.id];
+    if (key != core::Cluster::kRefused) {
+      if (std::optional<core::Node> crowded = with_nominated(name, pod);
+          crowded && core::refusal(*crowded, request->total)) {
+        key = core::Cluster::kRefused;
+      }
+    }
+    if (key == core::Cluster::kRefused)
+      others.push_back(&name);
+    else
+      fitting.emplace_back(key, &name);
+  }
+
+  FilterAnswer answer;
+  if (!fitting.empty()) {
+    size_t keep = settings_.max_names == 0 ? fitting.size() : std::min(fitting.size(), settings_.max_names);
+    std::partial_sort(fitting.begin(), fitting.begin() + static_cast<std::ptrdiff_t>(keep), fitting.end(),
+                      [](const auto& a, const auto& b) { return a.first > b.first; });
+    for (size_t i = 0; i < keep; ++i) answer.nodes.push_back(*fitting[i].second);
+    if (auto found = pods_.find(pod.uid); found != pods_.end()) found->second.refused = false;
+    return answer;
+  }
+
+  // One text per rule over all nodes of the call, so that equal refusals form one group and the text stays the same
+  // while nothing changes: kube-scheduler patches the pod at every new text, and that patch wakes the pod again.
+  core::RefusalSummary summary;
+  std::vector<std::pair<const std::string*, core::Refusal>> refusals;
+  for (const std::string* name : others) {
+    const NodeEntry& node = nodes_.at(*name);
+    std::optional<core::Refusal> why = core::refusal(cluster_.node(node.id), request->total);
+    if (!why) {
+      std::optional<core::Node> crowded = with_nominated(*name, pod);
+      why = crowded ? core::refusal(*crowded, request->total) : std::nullopt;
+    }
+    if (!why) continue;
+    summary.add(*why);
+    refusals.emplace_back(name, *why);
+  }
+  std::string unit = unit_name();
+  for (const auto& [name, why] : refusals) {
+    std::string text = core::to_text(why, unit);
+    for (const core::Refusal& best : summary.by_rule()) {
+      if (best.rule == why.rule && (why.rule != core::Rule::kMode || best.mode == why.mode))
+        text = core::to_text(best, unit);
+    }
+    // In-tree filters have passed the node's sum, so what is short is a card: preemption finds no victims by sums and
+    // loops. Only the node that this pod is nominated to, where its victims are leaving, stays resolvable.
+    if (*name == pod.nominated_node && !why.never())
+      answer.failed.emplace_back(*name, text);
+    else
+      answer.unresolvable.emplace_back(*name, text);
+  }
+  for (const std::string* name : unknown)
+    answer.failed.emplace_back(*name, "node: not known to the Sluice scheduler yet");
+  answer.summary = summary.text(unit);
+  remember_refusal(pod, summary.empty() ? "unknown-node" : core::to_string(summary.by_rule().front().rule));
+  return answer;
+}
+
+std::vector<std::pair<std::string, int64_t>> State::rank(const kube::Pod& pod,
+                                                         const std::vector<std::string>& node_names) {
+  std::lock_guard lock(mutex_);
+  std::vector<std::pair<std::string, int64_t>> out;
+  Result<core::PodRequest> request = core::parse_pod(pod.text);
+  std::vector<std::pair<int64_t, const std::string*>> order;
+  if (request && request->total.kind != core::Kind::kNone) {
+    std::span<const int64_t> keys = cluster_.keys(request->total);
+    for (const std::string& name : node_names) {
+      auto node = nodes_.find(name);
+      order.emplace_back(node == nodes_.end() ? core::Cluster::kRefused : keys[node->second.id], &name);
+    }
+    std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  } else {
+    for (const std::string& name : node_names) order.emplace_back(0, &name);
+  }
+  int64_t position = -1;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (i == 0 || order[i].first != order[i - 1].first) ++position;
+    out.emplace_back(*order[i].second, position);
+  }
+  return out;
+}
+
+Result<BindPlan> State::plan_bind(const std::string& uid, const std::string& node_name) {
+  std::lock_guard lock(mutex_);
+  auto found = pods_.find(uid);
+  if (found == pods_.end()) return not_found("the pod is not known");
+  PodEntry& pod = found->second;
+  if (pod.binding) return Error{ErrorCode::kExists, "a binding of this pod is on its way"};
+  if (pod.holding != Holding::kNothing) {
+    return Error{ErrorCode::kExists, fmt::format("the pod is bound to node {} already", pod.node_name)};
+  }
+  if (!pod.request.ok()) return pod.request.error();
+  auto node = nodes_.find(node_name);
+  if (node == nodes_.end()) return not_found(fmt::format("node {} is not known", node_name));
+  std::string unit = unit_name();
+  core::Node state = cluster_.node(node->second.id);
+  if (std::optional<core::Refusal> why = core::refusal(state, pod.request->total); why) {
+    return exhausted(core::to_text(*why, unit));
+  }
+  core::Placement placement;
+  if (std::optional<core::Node> crowded = with_nominated(node_name, pod.pod); crowded) {
+    Result<core::Placed> placed =
+        core::place(std::span<const core::Node>(&*crowded, 1), pod.request->total, settings_.policy, unit);
+    if (!placed) return std::move(placed).error();
+    placement = placed->placement;
+  } else {
+    std::optional<core::Decision> decision = cluster_.decide_on(node->second.id, pod.request->total);
+    if (!decision) return internal("the node was refused and accepted in the same state");
+    placement = decision->placement;
+  }
+  BindPlan plan{state, *pod.request, placement, {}};
+  for (const core::ContainerText& container : pod.pod.text.containers) {
+    if (container.role == core::ContainerRole::kMain) plan.container_names.push_back(container.name);
+  }
+  pod.placement = placement;
+  pod.worst_case = false;
+  pod.binding = true;
+  hold(pod, Holding::kAssumed, node_name);
+  return plan;
+}
+
+void State::bind_refused(const std::string& uid) {
+  std::lock_guard lock(mutex_);
+  auto found = pods_.find(uid);
+  if (found == pods_.end()) return;
+  found->second.binding = false;
+  if (found->second.holding == Holding::kAssumed) let_go(found->second);
+}
+
+void State::bind_finished(const std::string& uid) {
+  std::lock_guard lock(mutex_);
+  if (auto found = pods_.find(uid); found != pods_.end()) found->second.binding = false;
+}
+
+// Higher priority first, then the older pod: the order in which kube-scheduler lists victims.
+bool State::more_important(const std::string& a, const std::string& b) const {
+  const kube::Pod& first = pods_.at(a).pod;
+  const kube::Pod& second = pods_.at(b).pod;
+  if (first.priority != second.priority) return first.priority > second.priority;
+  if (first.created_at != second.created_at) return first.created_at < second.created_at;
+  return a < b;
+}
+
+// Keeps the proposed victims that hold none of our cards (CPU, memory or pod count need them), then looks for the
+// fewest, least important pods of lower priority on one set of cards whose leaving lets the request fit. Empty: none.
+std::vector<std::string> State::choose_victims(const kube::Pod& pod, const core::PodRequest& request,
+                                               const NodeEntry& node, const Victims& proposed) const {
+  std::set<std::string> leaving;
+  std::vector<std::string> candidates;
+  for (const std::string& uid : proposed.uids) {
+    auto known = pods_.find(uid);
+    if (known != pods_.end() && !node.holders.contains(uid)) leaving.insert(uid);  // holds no card of ours
+  }
+  for (const std::string& uid : node.holders) {
+    if (pods_.at(uid).pod.priority < pod.priority) candidates.push_back(uid);
+  }
+  std::sort(candidates.begin(), candidates.end(),
+            [this](const auto& a, const auto& b) { return more_important(b, a); });
+  std::set<std::string> gone = leaving;
+  for (const std::string& uid : candidates) {
+    if (!core::refusal(node_state(node, gone), request.total)) break;
+    gone.insert(uid);
+  }
+  if (core::refusal(node_state(node, gone), request.total)) return {};
+  // Give back whoever is not needed, most important first: the survivors share the cards that have to be freed.
+  for (auto uid = candidates.rbegin(); uid != candidates.rend(); ++uid) {
+    if (!gone.contains(*uid)) continue;
+    gone.erase(*uid);
+    if (core::refusal(node_state(node, gone), request.total)) gone.insert(*uid);
+  }
+  std::vector<std::string> victims(gone.begin(), gone.end());
+  std::sort(victims.begin(), victims.end(), [this](const auto& a, const auto& b) { return more_important(a, b); });
+  return victims;
+}
+
+std::map<std::string, State::Victims> State::preempt(const kube::Pod& pod,
+                                                     const std::map<std::string, Victims>& proposed) {
+  std::lock_guard lock(mutex_);
+  Result<core::PodRequest> request = core::parse_pod(pod.text);
+  if (!request) return {};
+  if (request->total.kind == core::Kind::kNone) return proposed;
+  std::map<std::string, Victims> out;
+  for (const auto& [name, victims] : proposed) {
+    auto node = nodes_.find(name);
+    if (node == nodes_.end()) continue;
+    std::vector<std::string> chosen = choose_victims(pod, *request, node->second, victims);
+    if (!chosen.empty()) out[name] = {std::move(chosen), victims.disruption_violations};
+  }
+  return out;
+}
+
+}  // namespace sluice::scheduler

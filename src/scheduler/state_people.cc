@@ -1,0 +1,154 @@
+// The state as people see it: /debug/state and `sluice explain POD`.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/place.h"
+#include "scheduler/state.h"
+
+namespace sluice::scheduler {
+namespace {
+
+// Time for kube-scheduler to ask us; a pod that it has not brought by then was refused by sums.
+constexpr int64_t kUnreachedAfterMs = 2'000;
+
+json::Object card_json(const core::Card& card) {
+  return {{"index", card.index},
+          {"uuid", card.uuid},
+          {"model", card.model},
+          {"units", card.units},
+          {"free_units", card.free_units},
+          {"free_core_percent", card.free_core_milli / 10},
+          {"pods", card.pods},
+          {"healthy", card.healthy}};
+}
+
+}  // namespace
+
+std::string State::never_fits(const core::Request& request) {
+  std::lock_guard lock(mutex_);
+  core::RefusalSummary summary;
+  for (const auto& [name, entry] : nodes_) {
+    if (entry.base.cards.empty()) continue;
+    std::optional<core::Refusal> why = core::refusal(entry.base, request);
+    if (!why || !why->never()) return "";
+    summary.add(*why);
+  }
+  return summary.empty() ? "" : summary.text(unit_name());
+}
+
+std::vector<State::Unreached> State::unreached_pods(int64_t now_ms) {
+  std::lock_guard lock(mutex_);
+  std::vector<Unreached> out;
+  for (auto& [uid, pod] : pods_) {
+    bool waits = pod.pod.node_name.empty() && pod.holding == Holding::kNothing && !pod.refused && !pod.pod.deleting &&
+                 !pod.pod.gated && pod.pod.asks();
+    if (!waits) continue;
+    if (pod.first_seen_ms == 0) pod.first_seen_ms = now_ms;
+    if (now_ms - pod.first_seen_ms < kUnreachedAfterMs) continue;
+    std::string text;
+    if (!pod.request.ok())
+      text = pod.request.error().message;
+    else if (!cluster_.decide(pod.request->total))
+      text = cluster_.explain(pod.request->total).text(unit_name());
+    if (text.empty() || text == pod.told) continue;
+    pod.told = text;
+    out.push_back({{uid, pod.pod.name_space, pod.pod.name}, text});
+  }
+  return out;
+}
+
+json::Object State::describe() const {
+  std::lock_guard lock(mutex_);
+  json::Array nodes;
+  std::vector<std::string> names;
+  for (const auto& [name, node] : nodes_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {
+    const NodeEntry& entry = nodes_.at(name);
+    if (entry.base.cards.empty() && entry.problem.empty()) continue;  // no cards: nothing to say
+    json::Array cards;
+    for (const core::Card& card : cluster_.node(entry.id).cards) cards.push_back(card_json(card));
+    json::Array holders;
+    for (const std::string& uid : entry.holders) {
+      const PodEntry& pod = pods_.at(uid);
+      json::Array held;
+      for (const core::Share& share : pod.placement.shares) {
+        held.push_back(
+            json::Object{{"card", share.card_index}, {"units", share.units}, {"core_percent", share.core_milli / 10}});
+      }
+      json::Object one{{"pod", pod.pod.full_name()},
+                       {"uid", uid},
+                       {"holding", pod.holding == Holding::kAssumed ? "assumed" : "bound"},
+                       {"shares", std::move(held)}};
+      if (pod.worst_case) one["counted_on_every_card_because"] = pod.untrusted;
+      holders.push_back(std::move(one));
+    }
+    json::Object node{{"name", name},
+                      {"mode", core::to_string(entry.base.mode)},
+                      {"cards", std::move(cards)},
+                      {"pods", std::move(holders)}};
+    if (!entry.problem.empty()) node["problem"] = entry.problem;
+    nodes.push_back(std::move(node));
+  }
+  json::Array waiting;
+  for (const auto& [uid, pod] : pods_) {
+    if (pod.refused)
+      waiting.push_back(json::Object{{"pod", pod.pod.full_name()}, {"uid", uid}, {"rule", pod.refused_rule}});
+  }
+  return {{"generation", cluster_.generation()}, {"nodes", std::move(nodes)}, {"waiting", std::move(waiting)}};
+}
+
+Result<json::Object> State::explain(const std::string& name_space, const std::string& name) {
+  std::lock_guard lock(mutex_);
+  const PodEntry* pod = nullptr;
+  for (const auto& [uid, entry] : pods_) {
+    if (entry.pod.name_space == name_space && entry.pod.name == name) pod = &entry;
+  }
+  if (pod == nullptr) return not_found(fmt::format("no live pod {}/{} is known", name_space, name));
+  json::Object out{{"pod", pod->pod.full_name()}, {"uid", pod->pod.uid}};
+  if (!pod->request.ok()) {
+    out["state"] = "refused everywhere";
+    out["reason"] = pod->request.error().message;
+    return out;
+  }
+  if (pod->request->total.kind == core::Kind::kNone) {
+    out["state"] = "asks for no shared card";
+    return out;
+  }
+  if (pod->holding != Holding::kNothing) {
+    out["state"] = pod->holding == Holding::kBound ? "bound" : "being bound";
+    out["node"] = pod->node_name;
+    if (!pod->untrusted.empty()) out["problem"] = pod->untrusted;
+    return out;
+  }
+  const core::Request& request = pod->request->total;
+  json::Array nodes;
+  size_t fitting = 0;
+  std::string unit = unit_name();
+  for (const auto& [node_name, entry] : nodes_) {
+    if (entry.base.cards.empty() && entry.problem.empty()) continue;
+    std::optional<core::Refusal> why = core::refusal(cluster_.node(entry.id), request);
+    if (!why) {
+      ++fitting;
+      nodes.push_back(json::Object{{"node", node_name}, {"fits", true}});
+      continue;
+    }
+    json::Object one{{"node", node_name}, {"fits", false}, {"reason", core::to_text(*why, unit)}};
+    if (!why->never()) {  // whose leaving would help: lower priority only, as preemption would choose
+      json::Array helpers;
+      for (const std::string& uid : choose_victims(pod->pod, *pod->request, entry, {})) {
+        helpers.push_back(json::Value(pods_.at(uid).pod.full_name()));
+      }
+      if (!helpers.empty()) one["would_fit_without"] = std::move(helpers);
+    }
+    nodes.push_back(std::move(one));
+  }
+  out["state"] = fitting > 0 ? "fits; waiting for kube-scheduler to try again, or kept by something that is not a card"
+                             : "waiting: no node has a fitting card";
+  if (fitting == 0) out["reason"] = cluster_.explain(request).text(unit);
+  out["nodes"] = std::move(nodes);
+  return out;
+}
+
+}  // namespace sluice::scheduler

@@ -1,0 +1,289 @@
+#include "scheduler/state.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "scheduler/extender.h"
+
+namespace sluice::scheduler {
+namespace {
+
+std::string cards_json(int count, int memory_mib = 32510) {
+  json::Array cards;
+  for (int i = 0; i < count; ++i) {
+    cards.push_back(
+        json::Object{{"index", i}, {"uuid", fmt::format("GPU-{}", i)}, {"model", "V100"}, {"memory_mib", memory_mib}});
+  }
+  return json::to_string(cards);
+}
+
+json::Value node(const std::string& name, int cards = 1, const std::string& mode = "core_mem") {
+  return json::Object{
+      {"metadata", json::Object{{"name", name},
+                                {"labels", json::Object{{"ack.node.gpu.schedule", mode}}},
+                                {"annotations", json::Object{{"sluice.dev/cards", cards_json(cards)}}}}}};
+}
+
+struct PodSpec {
+  std::string name;
+  std::string memory = "10";
+  std::string core = "30";
+  std::string node = "";
+  int priority = 0;
+  std::string nominated = "";
+  std::string phase = "Pending";
+  std::map<std::string, std::string> annotations = {};
+};
+
+json::Value pod(const PodSpec& spec) {
+  json::Object limits;
+  if (!spec.memory.empty()) limits["aliyun.com/gpu-mem"] = spec.memory;
+  if (!spec.core.empty()) limits["aliyun.com/gpu-core.percentage"] = spec.core;
+  json::Object annotations;
+  for (const auto& [key, value] : spec.annotations) annotations[key] = value;
+  return json::Object{
+      {"metadata",
+       json::Object{
+           {"uid", "uid-" + spec.name}, {"namespace", "d"}, {"name", spec.name}, {"annotations", annotations}}},
+      {"spec", json::Object{{"nodeName", spec.node},
+                            {"priority", spec.priority},
+                            {"containers", json::Array{json::Object{
+                                               {"name", "c"}, {"resources", json::Object{{"limits", limits}}}}}}}},
+      {"status", json::Object{{"phase", spec.phase}, {"nominatedNodeName", spec.nominated}}}};
+}
+
+kube::Pod decoded(const PodSpec& spec) {
+  return *kube::decode_pod(pod(spec));
+}
+
+class StateTest : public testing::Test {
+ protected:
+  StateTest() : state_({}, *kube::Verifier::from_pem({signer_.public_pem()})) {}
+
+  // Binds as the scheduler does: plan, then the watch brings the bound pod with its record.
+  void bind(PodSpec spec, const std::string& node_name) {
+    state_.pod_changed(pod(spec));
+    Result<BindPlan> plan = state_.plan_bind("uid-" + spec.name, node_name);
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    kube::Allocation allocation = kube::make_allocation(plan->request, plan->node, plan->placement);
+    spec.annotations =
+        kube::to_annotations(allocation, plan->node, plan->container_names, "uid-" + spec.name, signer_, 1);
+    spec.node = node_name;
+    state_.bind_finished("uid-" + spec.name);
+    state_.pod_changed(pod(spec));
+    bound_[spec.name] = spec;
+  }
+  std::string free_of(const std::string& name) {
+    json::Value all = state_.describe();
+    std::string out;
+    for (const json::Value& one : all.at("nodes").get_array()) {
+      if (one.at("name").get_string() != name.c_str()) continue;
+      for (const json::Value& card : one.at("cards").get_array()) {
+        out += fmt::format("{}/{} ", card.at("free_units").to_number<int>(),
+                           card.at("free_core_percent").to_number<int>());
+      }
+    }
+    return out;
+  }
+
+  kube::Signer signer_ = kube::Signer::generate();
+  State state_;
+  std::map<std::string, PodSpec> bound_;
+};
+
+TEST_F(StateTest, FiltersAndNamesRuleNeedHave) {
+  state_.replace_nodes({node("a"), node("b", 1, "cgpu"), node("c", 1, "default")});
+  state_.replace_pods({});
+  EXPECT_TRUE(state_.ready());
+  FilterAnswer answer = state_.filter(decoded({.name = "p"}), {"a", "b", "c"});
+  EXPECT_EQ(answer.nodes, std::vector<std::string>{"a"});
+  EXPECT_TRUE(answer.failed.empty());
+
+  answer = state_.filter(decoded({.name = "p", .memory = "40"}), {"a", "b"});
+  EXPECT_TRUE(answer.nodes.empty());
+  ASSERT_EQ(answer.unresolvable.size(), 2u);
+  EXPECT_EQ(answer.unresolvable[0].second, "card size: needs 40 GiB on one card, largest has 31 GiB");
+
+  answer = state_.filter(decoded({.name = "p", .core = "33"}), {"a"});
+  EXPECT_NE(answer.unresolvable[0].second.find("multiple of 5"), std::string::npos) << answer.unresolvable[0].second;
+  answer = state_.filter(decoded({.name = "p"}), {"zz"});
+  ASSERT_EQ(answer.failed.size(), 1u);
+}
+
+TEST_F(StateTest, HaveIsTheBestOverAllNodesSoThatTextsAreEqual) {
+  state_.replace_nodes({node("a"), node("b")});
+  state_.replace_pods({});
+  bind({.name = "x", .memory = "24"}, "a");
+  bind({.name = "y", .memory = "28"}, "b");
+  FilterAnswer answer = state_.filter(decoded({.name = "p"}), {"a", "b"});
+  ASSERT_EQ(answer.unresolvable.size(), 2u);
+  EXPECT_EQ(answer.unresolvable[0].second, "card memory: needs 10 GiB on one card, most free on any card 7 GiB");
+  EXPECT_EQ(answer.unresolvable[1].second, answer.unresolvable[0].second);
+}
+
+TEST_F(StateTest, HoldsFromPlanUntilGone) {
+  state_.replace_nodes({node("a")});
+  state_.replace_pods({});
+  state_.pod_changed(pod({.name = "p"}));
+  ASSERT_TRUE(state_.plan_bind("uid-p", "a").ok());
+  EXPECT_EQ(free_of("a"), "21/70 ");
+  EXPECT_EQ(state_.plan_bind("uid-p", "a").error().code, ErrorCode::kExists);  // one bind per pod at a time
+  state_.bind_refused("uid-p");
+  EXPECT_EQ(free_of("a"), "31/100 ");
+  bind({.name = "p"}, "a");
+  EXPECT_EQ(free_of("a"), "21/70 ");
+  PodSpec done = bound_["p"];
+  done.phase = "Succeeded";
+  state_.pod_changed(pod(done));
+  EXPECT_EQ(free_of("a"), "31/100 ");
+}
+
+TEST_F(StateTest, AnAssumptionOutlivesSilenceAndRelistsDropPhantoms) {
+  state_.replace_nodes({node("a")});
+  state_.replace_pods({pod({.name = "p"}), pod({.name = "q"})});
+  ASSERT_TRUE(state_.plan_bind("uid-p", "a").ok());
+  state_.bind_finished("uid-p");  // time-out: nobody knows
+  EXPECT_EQ(free_of("a"), "21/70 ");
+  state_.replace_pods({pod({.name = "p"})});
+  EXPECT_EQ(free_of("a"), "21/70 ");
+  state_.replace_pods({});
+  EXPECT_EQ(free_of("a"), "31/100 ");
+}
+
+TEST_F(StateTest, AForgedRecordFreesNothingAndGivesNothing) {
+  state_.replace_nodes({node("a", 2)});
+  state_.replace_pods({});
+  bind({.name = "p"}, "a");
+  std::string before = free_of("a");
+  PodSpec edited = bound_["p"];
+  edited.annotations["sluice.dev/allocation"] = R"({"version":1,"cards":[],"containers":{}})";
+  state_.pod_changed(pod(edited));
+  EXPECT_EQ(free_of("a"), "21/70 21/70 ") << before;  // worst case: on every card
+  EXPECT_EQ(state_.counts().untrusted_records, 1u);
+  state_.pod_changed(pod(bound_["p"]));
+  EXPECT_EQ(free_of("a"), before);
+  state_.pod_changed(pod({.name = "free-rider", .memory = "31", .core = "100", .node = "a"}));  // spec.nodeName
+  EXPECT_EQ(free_of("a"), "0/0 0/0 ");
+}
+
+TEST_F(StateTest, NominatedPodsAreCounted) {
+  state_.replace_nodes({node("a")});
+  state_.replace_pods({pod({.name = "high", .memory = "25", .priority = 10, .nominated = "a"})});
+  EXPECT_TRUE(state_.filter(decoded({.name = "low"}), {"a"}).nodes.empty());
+  EXPECT_EQ(state_.filter(decoded({.name = "higher", .priority = 11}), {"a"}).nodes.size(), 1u);
+  EXPECT_EQ(
+      state_.filter(decoded({.name = "high", .memory = "25", .priority = 10, .nominated = "a"}), {"a"}).nodes.size(),
+      1u);
+}
+
+TEST_F(StateTest, TheNominatedNodeStaysResolvable) {
+  state_.replace_nodes({node("a"), node("b")});
+  state_.replace_pods({});
+  bind({.name = "x", .memory = "30"}, "a");
+  bind({.name = "y", .memory = "30"}, "b");
+  FilterAnswer answer = state_.filter(decoded({.name = "p", .nominated = "a"}), {"a", "b"});
+  ASSERT_EQ(answer.failed.size(), 1u);
+  EXPECT_EQ(answer.failed[0].first, "a");
+  ASSERT_EQ(answer.unresolvable.size(), 1u);
+}
+
+TEST_F(StateTest, WakesRefusedPodsWhenTheyFit) {
+  state_.replace_nodes({node("a")});
+  state_.replace_pods({});
+  bind({.name = "x", .memory = "30"}, "a");
+  state_.pod_changed(pod({.name = "p"}));
+  EXPECT_TRUE(state_.filter(decoded({.name = "p"}), {"a"}).nodes.empty());
+  EXPECT_TRUE(state_.pods_to_wake(0).empty());
+  state_.pod_deleted("uid-x");
+  ASSERT_EQ(state_.pods_to_wake(0).size(), 1u);
+  EXPECT_TRUE(state_.pods_to_wake(500).empty());
+  EXPECT_EQ(state_.pods_to_wake(1'000).size(), 1u);  // nothing changed: ever more rarely
+  EXPECT_TRUE(state_.pods_to_wake(2'500).empty());
+  state_.filter(decoded({.name = "p"}), {"a"});
+  EXPECT_TRUE(state_.pods_to_wake(100'000).empty());  // accepted: no longer refused
+}
+
+TEST_F(StateTest, PreemptionMovesVictimsOntoOneCard) {
+  state_.replace_nodes({node("a", 2)});
+  state_.replace_pods({});
+  for (const char* name : {"a1", "a2", "a3"}) bind({.name = name, .memory = "10", .core = "30"}, "a");
+  for (const char* name : {"b1", "b2", "b3"}) bind({.name = name, .memory = "10", .core = "30", .priority = 1}, "a");
+  PodSpec asker{.name = "high", .memory = "20", .core = "50", .priority = 5};
+  // Sums would take one pod of each card; one card must be freed.
+  auto victims = state_.preempt(decoded(asker), {{"a", {{"uid-a1", "uid-b1"}, 0}}});
+  ASSERT_EQ(victims.size(), 1u);
+  const std::vector<std::string>& uids = victims["a"].uids;
+  ASSERT_EQ(uids.size(), 2u);
+  EXPECT_EQ(uids[0].substr(0, 5), "uid-a");
+  EXPECT_EQ(uids[1].substr(0, 5), "uid-a");
+  EXPECT_TRUE(state_.preempt(decoded({.name = "low", .memory = "20", .core = "50"}), {{"a", {{"uid-a1"}, 0}}}).empty());
+}
+
+TEST_F(StateTest, AnyOrderOfEventsEndsInTheSameState) {
+  state_.replace_nodes({node("a", 2)});
+  state_.replace_pods({});
+  for (const char* name : {"p", "q", "r"}) bind({.name = name, .memory = "9", .core = "20"}, "a");
+  std::string expected = free_of("a");
+  std::vector<json::Value> events{node("a", 2)};
+  for (const auto& [name, spec] : bound_) events.push_back(pod(spec));
+  std::sort(events.begin(), events.end(),
+            [](const auto& x, const auto& y) { return json::to_string(x) < json::to_string(y); });
+  for (int round = 0; round < 24; ++round) {
+    State fresh({}, *kube::Verifier::from_pem({signer_.public_pem()}));
+    std::vector<size_t> order{0, 1, 2, 3};
+    for (int i = 0; i < round; ++i) std::next_permutation(order.begin(), order.end());
+    for (size_t i : order) {
+      if (events[i].at("metadata").get_object().contains("uid"))
+        fresh.pod_changed(events[i]);
+      else
+        fresh.node_changed(events[i]);
+    }
+    json::Value described = fresh.describe();
+    std::string found;
+    for (const json::Value& card : described.at("nodes").at(0).at("cards").get_array()) {
+      found +=
+          fmt::format("{}/{} ", card.at("free_units").to_number<int>(), card.at("free_core_percent").to_number<int>());
+    }
+    EXPECT_EQ(found, expected) << round;
+  }
+}
+
+TEST_F(StateTest, ExplainSaysWhatWouldHelp) {
+  state_.replace_nodes({node("a")});
+  state_.replace_pods({});
+  bind({.name = "x", .memory = "30"}, "a");
+  state_.pod_changed(pod({.name = "p", .priority = 3}));
+  Result<json::Object> said = state_.explain("d", "p");
+  ASSERT_TRUE(said.ok());
+  EXPECT_EQ(json::to_string(said->at("nodes").at(0).at("would_fit_without")), R"(["d/x"])");
+  EXPECT_EQ(state_.explain("d", "nobody").error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(StateTest, TheWireIsGoJson) {
+  state_.replace_nodes({node("a")});
+  state_.replace_pods({});
+  BindRequest seen;
+  Extender extender(state_, {}, [&seen](const BindRequest& request) {
+    seen = request;
+    return std::string("no luck");
+  });
+  json::Object args{{"pod", pod({.name = "p"})}, {"nodenames", json::Array{"a", "b"}}};
+  EXPECT_EQ(extender.filter(json::to_string(args)).body,
+            R"({"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error":"","NodeNames":["a"],"Nodes":null})");
+  EXPECT_EQ(extender.prioritize(json::to_string(args)).body, R"([{"Host":"b","Score":0},{"Host":"a","Score":1}])");
+  EXPECT_EQ(extender.bind(R"({"PodName":"p","PodNamespace":"d","PodUID":"u","Node":"a"})").body,
+            R"({"Error":"no luck"})");
+  EXPECT_EQ(seen.node, "a");
+  json::Object full{{"Pod", pod({.name = "p"})}, {"Nodes", json::Object{{"items", json::Array{node("a")}}}}};
+  EXPECT_NE(extender.filter(json::to_string(full)).body.find(R"("Nodes":{"items":[{"metadata")"), std::string::npos);
+  for (const char* body :
+       {"", "[]", "{}", R"({"Pod":7})", R"({"Pod":{},"NodeNames":7})", R"({"Pod":{},"NodeNames":[7]})"}) {
+    EXPECT_EQ(extender.filter(body).status, 400) << body;
+    EXPECT_EQ(extender.prioritize(body).status, 400) << body;
+    EXPECT_EQ(extender.preempt(body).status, 400) << body;
+    EXPECT_EQ(extender.bind(body).status, 400) << body;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::scheduler
