@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""A waiting pod is bound within 5 s of capacity coming back, however it comes back, in a silent and in a busy cluster.
+
+    wake_test.py [ROUNDS]      40 by default; 500 is the long form
+
+Each round fills a card, lets a second pod be refused, waits for silence, gives the capacity back in one of four ways and
+times how long the API server takes to show the second pod bound.
+"""
+
+import json
+import statistics
+import sys
+import threading
+import time
+
+from sluice_cluster import GPU_CORE, GPU_MEM, SluiceCluster, wait_until
+
+LIMIT_S = 5.0
+
+
+class Noise:
+    """Some 50 changes a second of a pod that has nothing to do with cards."""
+
+    def __init__(self, cluster):
+        self.cluster, self.stopping = cluster, threading.Event()
+        cluster.add_node("noise", cards=1, mode="default")
+        cluster.add_pod("noise", nodeSelector={"kubernetes.io/hostname": "noise"})
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        count = 0
+        while not self.stopping.wait(0.02):
+            count += 1
+            self.cluster.api.patch("/api/v1/namespaces/default/pods/noise", {"metadata": {"annotations": {"n": str(count)}}})
+
+    def stop(self):
+        self.stopping.set()
+        self.thread.join()
+        self.cluster.delete_pod("noise")
+
+
+def set_healthy(cluster, healthy):
+    node = cluster.api.get("/api/v1/nodes/a")
+    cards = json.loads(node["metadata"]["annotations"]["sluice.dev/cards"])
+    cards[0]["healthy"] = healthy
+    cluster.api.patch("/api/v1/nodes/a", {"metadata": {"annotations": {"sluice.dev/cards": json.dumps(cards)}}})
+
+
+def set_allocatable(cluster, units, percent):
+    cluster.api.patch("/api/v1/nodes/a/status", {"status": {"allocatable": {GPU_MEM: str(units), GPU_CORE: str(percent)}}},
+                      "strategic-merge-patch")
+
+
+def one_round(cluster, way, number):
+    holder, waiter = f"holder-{number}", f"waiter-{number}"
+    if way in ("card healthy again", "allocatable"):
+        if way == "allocatable":
+            set_allocatable(cluster, 5, 100)
+        else:
+            set_healthy(cluster, False)
+        time.sleep(0.2)
+    else:
+        cluster.add_pod(holder, 20, 50)
+        cluster.wait_bound(holder)
+    cluster.add_pod(waiter, 20, 50)
+    wait_until(lambda: cluster.events_of(waiter), 10, f"{waiter} refused")
+    time.sleep(1.5)  # the last event of the refusal itself is over
+    assert cluster.node_of(waiter) is None
+    started = time.monotonic()
+    if way == "deletion":
+        cluster.delete_pod(holder)
+    elif way == "Succeeded":
+        cluster.finish_pod(holder)
+    elif way == "new node":
+        cluster.add_node(f"new-{number}")
+    elif way == "allocatable":
+        set_allocatable(cluster, 31, 100)
+    else:
+        set_healthy(cluster, True)
+    cluster.wait_bound(waiter, 30)
+    took = time.monotonic() - started
+    for pod in (holder, waiter):
+        try:
+            cluster.delete_pod(pod)
+        except OSError:
+            pass
+    if way == "new node":
+        cluster.api.delete(f"/api/v1/nodes/new-{number}")
+    wait_until(lambda: not any(node["pods"] for node in cluster.state()["nodes"]), 10, "state empty")
+    return took
+
+
+def main():
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+    ways = ["deletion", "Succeeded", "new node", "allocatable", "card healthy again"]
+    times = {}
+    with SluiceCluster() as cluster:
+        cluster.add_node("a")
+        for busy in (False, True):
+            noise = Noise(cluster) if busy else None
+            for number in range(rounds // 2):
+                way = ways[number % len(ways)]
+                took = one_round(cluster, way, f"{'busy' if busy else 'silent'}-{number}")
+                times.setdefault(("busy" if busy else "silent", way), []).append(took)
+            if noise:
+                noise.stop()
+    worst = 0.0
+    for (surrounding, way), taken in sorted(times.items()):
+        print(f"{surrounding:6}  {way:18}  n={len(taken):3}  median {statistics.median(taken):.2f} s  worst {max(taken):.2f} s")
+        worst = max(worst, max(taken))
+    print(f"worst of {sum(len(t) for t in times.values())}: {worst:.2f} s, allowed {LIMIT_S} s")
+    sys.exit(0 if worst <= LIMIT_S else 1)
+
+
+if __name__ == "__main__":
+    main()
