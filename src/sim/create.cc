@@ -24,16 +24,6 @@ uint64_t monotonic_ns() {
   return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-void draw_identity(CardFile& file, uint64_t seed, uint32_t index) {
-  std::mt19937_64 random(seed * 1000003 + index * 7919 + file.generation);
-  for (auto& byte : file.uuid_bytes) byte = static_cast<uint8_t>(random());
-  const uint8_t* u = file.uuid_bytes;
-  std::snprintf(file.uuid, sizeof file.uuid, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
-                u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
-  std::snprintf(file.serial_number, sizeof file.serial_number, "%013llu",
-                static_cast<unsigned long long>(random() % 10000000000000ULL));
-}
-
 void fill(CardFile& file, const ProfileData& profile, const CardOptions& options) {
   file.magic = kMagic;
   file.version = kLayoutVersion;
@@ -57,6 +47,16 @@ void fill(CardFile& file, const ProfileData& profile, const CardOptions& options
 }
 
 }  // namespace
+
+void draw_identity(CardFile& file, uint64_t seed, uint32_t index) {
+  std::mt19937_64 random(seed * 1000003 + index * 7919 + file.generation);
+  for (auto& byte : file.uuid_bytes) byte = static_cast<uint8_t>(random());
+  const uint8_t* u = file.uuid_bytes;
+  std::snprintf(file.uuid, sizeof file.uuid, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+                u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+  std::snprintf(file.serial_number, sizeof file.serial_number, "%013llu",
+                static_cast<unsigned long long>(random() % 10000000000000ULL));
+}
 
 Result<void> Card::create(const std::string& path, const CardOptions& options) {
   auto profile = find_profile(options.profile);

@@ -21,14 +21,6 @@ void unlink_command(Card& card, Index& head, Index command) {
   }
 }
 
-void link_active_stream(Card& card, ContextRecord& c, Index index) {
-  StreamRecord& s = card.edit(card.stream(index));
-  s.prev_active = kNone;
-  s.next_active = c.active_streams;
-  if (c.active_streams != kNone) card.edit(card.stream(c.active_streams)).prev_active = index;
-  c.active_streams = index;
-}
-
 void unlink_active_stream(Card& card, ContextRecord& c, Index index) {
   StreamRecord& s = card.edit(card.stream(index));
   if (s.prev_active != kNone) {

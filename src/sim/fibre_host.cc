@@ -127,7 +127,6 @@ void FibreHost::enter(unsigned high, unsigned low) {
 }
 
 void FibreHost::run(uint64_t until_ns) {
-  auto* main = static_cast<MainContext*>(main_context_);
   for (;;) {
     Fibre* next = nullptr;
     for (auto& fibre : fibres_) {
@@ -140,37 +139,44 @@ void FibreHost::run(uint64_t until_ns) {
     }
     if (on_advance && next->wake_ns > now_ns_) on_advance(now_ns_, next->wake_ns);
     now_ns_ = std::max(now_ns_, next->wake_ns);
-    current_ = next;
-    set_current_thread(&next->thread);
-    if (!next->started) {
-      next->started = true;
-      next->stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (next->stack == MAP_FAILED) std::abort();
-      getcontext(&next->context);
-      next->context.uc_stack.ss_sp = next->stack;
-      next->context.uc_stack.ss_size = kStackBytes;
-      next->context.uc_link = nullptr;
-      const auto self = reinterpret_cast<uint64_t>(this);
-      makecontext(&next->context, reinterpret_cast<void (*)()>(&FibreHost::enter), 2, static_cast<unsigned>(self >> 32),
-                  static_cast<unsigned>(self));
-#if defined(__SANITIZE_THREAD__)
-      next->sanitizer.tsan = __tsan_create_fiber(0);
-#endif
-    }
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(&main->sanitizer.fake_stack, next->stack, kStackBytes);
-#endif
-#if defined(__SANITIZE_THREAD__)
-    main->sanitizer.tsan = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(next->sanitizer.tsan, 0);
-#endif
-    swapcontext(&main->context, &next->context);
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(main->sanitizer.fake_stack, nullptr, nullptr);
-#endif
-    current_ = nullptr;
-    set_current_thread(nullptr);
+    resume(*next);
   }
+}
+
+// Runs a fibre until it sleeps or ends.
+void FibreHost::resume(Fibre& fibre) {
+  auto* main = static_cast<MainContext*>(main_context_);
+  current_ = &fibre;
+  set_current_thread(&fibre.thread);
+  if (!fibre.started) {
+    fibre.started = true;
+    fibre.stack =
+        mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (fibre.stack == MAP_FAILED) std::abort();
+    getcontext(&fibre.context);
+    fibre.context.uc_stack.ss_sp = fibre.stack;
+    fibre.context.uc_stack.ss_size = kStackBytes;
+    fibre.context.uc_link = nullptr;
+    const auto self = reinterpret_cast<uint64_t>(this);
+    makecontext(&fibre.context, reinterpret_cast<void (*)()>(&FibreHost::enter), 2, static_cast<unsigned>(self >> 32),
+                static_cast<unsigned>(self));
+#if defined(__SANITIZE_THREAD__)
+    fibre.sanitizer.tsan = __tsan_create_fiber(0);
+#endif
+  }
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&main->sanitizer.fake_stack, fibre.stack, kStackBytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  main->sanitizer.tsan = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(fibre.sanitizer.tsan, 0);
+#endif
+  swapcontext(&main->context, &fibre.context);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(main->sanitizer.fake_stack, nullptr, nullptr);
+#endif
+  current_ = nullptr;
+  set_current_thread(nullptr);
 }
 
 void FibreHost::sleep_until(uint64_t t_ns) {
@@ -196,7 +202,8 @@ void FibreHost::sleep_until(uint64_t t_ns) {
 void FibreHost::wait_until(uint64_t t_ns, WaitMode mode) {
   const bool blocks = mode == WaitMode::kBlock || mode == WaitMode::kAuto;
   uint64_t late = blocks ? costs_.wake_ns : 0;
-  if (late > 0) late = static_cast<uint64_t>(static_cast<double>(late) * (0.5 + std::exponential_distribution<>(1.0)(random_) / 2));
+  if (late > 0)
+    late = static_cast<uint64_t>(static_cast<double>(late) * (0.5 + std::exponential_distribution<>(1.0)(random_) / 2));
   sleep_until(t_ns <= now_ns_ ? now_ns_ + 100 : t_ns + late);
 }
 

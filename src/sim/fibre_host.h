@@ -52,6 +52,7 @@ class FibreHost : public Host {
  private:
   struct Fibre;
   void sleep_until(uint64_t t_ns);
+  void resume(Fibre& fibre);
   static void enter(unsigned high, unsigned low);
 
   HostCosts costs_;

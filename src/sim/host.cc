@@ -22,12 +22,14 @@ void Host::lock(HostLock& lock) {
   }
 }
 
-void Host::unlock(HostLock& lock) { lock.word.store(0, std::memory_order_release); }
+void Host::unlock(HostLock& lock) {
+  lock.word.store(0, std::memory_order_release);
+}
 
 namespace {
 
-constexpr uint64_t kShortNs = 20000;    // waits this short are spun (a sleep takes longer)
-constexpr uint64_t kWakeNs = 60000;     // how late a sleep may end
+constexpr uint64_t kShortNs = 20000;  // waits this short are spun (a sleep takes longer)
+constexpr uint64_t kWakeNs = 60000;   // how late a sleep may end
 
 class RealHost : public Host {
  public:

@@ -14,12 +14,14 @@ namespace sluice::sim {
 namespace {
 
 constexpr uint64_t kBlock = 2 << 20;
-constexpr uint64_t kSmall = 1 << 20;       // up to this, allocations share blocks
-constexpr uint64_t kUnit = 512;            // alignment of allocations
-constexpr uint64_t kGranule = 64 << 10;    // contents are kept in pieces of this
-constexpr uint64_t kRangePerCard = 4;      // addresses, in sizes of the card
+constexpr uint64_t kSmall = 1 << 20;     // up to this, allocations share blocks
+constexpr uint64_t kUnit = 512;          // alignment of allocations
+constexpr uint64_t kGranule = 64 << 10;  // contents are kept in pieces of this
+constexpr uint64_t kRangePerCard = 4;    // addresses, in sizes of the card
 
-uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
+uint64_t round_up(uint64_t value, uint64_t to) {
+  return (value + to - 1) / to * to;
+}
 
 // First fit in a map of free ranges; 0 bytes never fit. UINT64_MAX when nothing does.
 uint64_t take(std::map<uint64_t, uint64_t>& ranges, uint64_t bytes, uint64_t alignment, uint64_t wanted) {
@@ -172,13 +174,15 @@ CUresult Memory::allocate_block(Index context_record, uint64_t bytes, BlockKind 
   return *block == kNone ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-CUresult Memory::allocate(CUcontext context, Index context_record, uint64_t bytes, BlockKind kind, CUdeviceptr* address) {
+CUresult Memory::allocate(CUcontext context, Index context_record, uint64_t bytes, BlockKind kind,
+                          CUdeviceptr* address) {
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard guard(lock_);
   if (!open_range()) return CUDA_ERROR_OUT_OF_MEMORY;
   if (bytes <= kSmall) return allocate_small(context, context_record, bytes, kind, address);
   Index block = kNone;
-  if (const CUresult result = allocate_block(context_record, bytes, kind, &block); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = allocate_block(context_record, bytes, kind, &block); result != CUDA_SUCCESS)
+    return result;
   const uint64_t at = reserve(round_up(bytes, kBlock), kBlock, 0);
   if (at == 0) {
     Card::Guard card_guard(*process_.device(card_)->card);
@@ -197,7 +201,8 @@ CUresult Memory::allocate(CUcontext context, Index context_record, uint64_t byte
   return CUDA_SUCCESS;
 }
 
-CUresult Memory::allocate_small(CUcontext context, Index context_record, uint64_t bytes, BlockKind kind, CUdeviceptr* out) {
+CUresult Memory::allocate_small(CUcontext context, Index context_record, uint64_t bytes, BlockKind kind,
+                                CUdeviceptr* out) {
   const uint64_t size = round_up(bytes, kUnit);
   uint64_t at = UINT64_MAX;
   Chunk* chunk = roomy_[context];
@@ -209,7 +214,8 @@ CUresult Memory::allocate_small(CUcontext context, Index context_record, uint64_
   }
   if (at == UINT64_MAX) {
     Index block = kNone;
-    if (const CUresult result = allocate_block(context_record, kBlock, kind, &block); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = allocate_block(context_record, kBlock, kind, &block); result != CUDA_SUCCESS)
+      return result;
     const uint64_t address = reserve(kBlock, kBlock, 0);
     if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     auto made = std::make_unique<Chunk>();
@@ -302,7 +308,7 @@ Memory::File* Memory::file_of(uint32_t serial) {
     fchmod(file->fd, 0666);
     if (ftruncate(file->fd, static_cast<off_t>(2 * range_)) != 0) return nullptr;
   }
-  struct stat status {};
+  struct stat status{};
   if (fstat(file->fd, &status) != 0 || status.st_size == 0) return nullptr;
   file->length = static_cast<uint64_t>(status.st_size);
   void* at = mmap(nullptr, file->length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file->fd, 0);

@@ -93,7 +93,7 @@ class Memory {
   uint64_t base_ = 0, range_ = 0;
   std::map<uint64_t, uint64_t> free_addresses_;  // start -> bytes
   std::map<uint64_t, uint64_t> free_contents_;
-  std::map<uint64_t, Mapping> mappings_;         // by address
+  std::map<uint64_t, Mapping> mappings_;  // by address
   std::map<uint64_t, std::unique_ptr<Chunk>> chunks_;
   std::unordered_map<CUcontext, Chunk*> roomy_;  // where the next small allocation is tried first
   std::map<uint32_t, std::unique_ptr<File>> files_;

@@ -13,7 +13,7 @@ namespace sluice::sim {
 
 namespace {
 
-constexpr uint64_t kReapNs = 5000000;       // how often one process looks for dead others
+constexpr uint64_t kReapNs = 5000000;            // how often one process looks for dead others
 constexpr uint64_t kServiceIdleNs = 2000000000;  // the service thread ends after this long without work
 
 thread_local Thread* t_override = nullptr;
@@ -54,16 +54,26 @@ class HostLockGuard {
 
 }  // namespace
 
-Thread& current_thread() { return t_override != nullptr ? *t_override : real_thread(); }
-void set_current_thread(Thread* thread) { t_override = thread; }
+Thread& current_thread() {
+  return t_override != nullptr ? *t_override : real_thread();
+}
+void set_current_thread(Thread* thread) {
+  t_override = thread;
+}
 
 PerThreadScope::PerThreadScope() : before_(current_thread().null_stream) {
   current_thread().null_stream = CU_STREAM_PER_THREAD;
 }
-PerThreadScope::~PerThreadScope() { current_thread().null_stream = static_cast<CUstream>(before_); }
+PerThreadScope::~PerThreadScope() {
+  current_thread().null_stream = static_cast<CUstream>(before_);
+}
 
 Process::Process(Host& host, std::string folder, int32_t pid, bool simulated, std::string name)
-    : host_(host), folder_(std::move(folder)), name_(std::move(name)), pid_(pid != 0 ? pid : getpid()), simulated_(simulated) {
+    : host_(host),
+      folder_(std::move(folder)),
+      name_(std::move(name)),
+      pid_(pid != 0 ? pid : getpid()),
+      simulated_(simulated) {
   owner_pid_ = getpid();
 }
 
@@ -175,9 +185,9 @@ void Process::run_due(int ordinal) {
   --applying_;
 }
 
-void Process::watch_word(int card, uint64_t address, volatile void* bytes) {
+void Process::watch_word(int card, uint64_t address, volatile void* bytes, bool wide) {
   HostLockGuard guard(host_, effects_lock_);
-  words_[address] = {card, bytes};
+  words_[address] = {card, bytes, wide};
 }
 
 // Words in memory that the program itself may have changed.
@@ -185,7 +195,7 @@ void Process::look_at_words(int ordinal) {
   Device& device = devices_[static_cast<size_t>(ordinal)];
   Card& card = *device.card;
   for (auto at = words_.begin(); at != words_.end();) {
-    if (at->second.first != ordinal) {
+    if (at->second.card != ordinal) {
       ++at;
       continue;
     }
@@ -198,8 +208,8 @@ void Process::look_at_words(int ordinal) {
       at = words_.erase(at);
       continue;
     }
-    const uint64_t value = (at->first & 7) == 0 ? *static_cast<volatile uint64_t*>(at->second.second)
-                                                : *static_cast<volatile uint32_t*>(at->second.second);
+    const uint64_t value = at->second.wide ? *static_cast<volatile uint64_t*>(at->second.bytes)
+                                           : *static_cast<volatile uint32_t*>(at->second.bytes);
     cell_value(card, cell, value);
     ++at;
   }
@@ -294,7 +304,9 @@ void Process::need_service() {
   host_.spawn(&Process::service_main, this);
 }
 
-void Process::service_main(void* self) { static_cast<Process*>(self)->service_loop(); }
+void Process::service_main(void* self) {
+  static_cast<Process*>(self)->service_loop();
+}
 
 // Runs host functions in order, applies effects and looks at words while the program does not call.
 void Process::service_loop() {

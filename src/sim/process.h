@@ -58,7 +58,8 @@ class HandlePool {
   // nullptr when the capacity is reached.
   T* make() {
     if (slots_ == nullptr) {
-      void* at = mmap(nullptr, kCapacity * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      void* at = mmap(nullptr, kCapacity * sizeof(Slot), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (at == MAP_FAILED) return nullptr;
       slots_ = static_cast<Slot*>(at);
     }
@@ -86,7 +87,8 @@ class HandlePool {
   // nullptr unless it is the handle of a live object.
   T* find(const void* handle) {
     const auto at = reinterpret_cast<uintptr_t>(handle), base = reinterpret_cast<uintptr_t>(slots_);
-    if (slots_ == nullptr || at < base || at >= base + high_ * sizeof(Slot) || (at - base) % sizeof(Slot) != 0) return nullptr;
+    if (slots_ == nullptr || at < base || at >= base + high_ * sizeof(Slot) || (at - base) % sizeof(Slot) != 0)
+      return nullptr;
     Slot* slot = slots_ + (at - base) / sizeof(Slot);
     return slot->alive ? reinterpret_cast<T*>(slot->bytes) : nullptr;
   }
@@ -118,7 +120,7 @@ struct Stream {
   int priority = 0;
   uint64_t id = 0;
   bool legacy = false, per_thread = false;
-  uint64_t launches = 0;  // kernels ever: seeds their durations
+  uint64_t launches = 0;             // kernels ever: seeds their durations
   std::shared_ptr<Capture> capture;  // under way
   CUsynchronizationPolicy sync_policy = CU_SYNC_POLICY_AUTO;
 };
@@ -144,6 +146,7 @@ struct Context {
   unsigned api_version = 3020;
   uint64_t id = 0;
   HostLock lock;  // the driver's lock of a context: held while a launch waits for room in a queue
+  std::atomic<uint64_t> lock_holder{0};  // thread: a holder may take it again
   Stream* legacy = nullptr;
   size_t limits[CU_LIMIT_MAX] = {};
   Index overhead_block = kNone, local_block = kNone, heap_block = kNone;
@@ -213,8 +216,7 @@ class Process {
   HostLock objects;  // guards the pools and maps; never held across a wait
 
   // Kept by the parts that own them (module.cc, graph.cc, ...): opaque here.
-  std::shared_ptr<void> modules_state, graphs_state, memory_state, capture_state, nvml_state,
-      library_state, link_state;
+  std::shared_ptr<void> modules_state, graphs_state, memory_state, capture_state, nvml_state, library_state, link_state;
 
  private:
   friend class ProcessService;

@@ -43,7 +43,8 @@ class Reader {
   }
   void copy(const char* key, char* to, size_t size) {
     const std::string value = text(key);
-    if (value.size() >= size) fail(invalid(std::string(key) + " is longer than " + std::to_string(size - 1) + " bytes"));
+    if (value.size() >= size)
+      fail(invalid(std::string(key) + " is longer than " + std::to_string(size - 1) + " bytes"));
     std::memcpy(to, value.data(), std::min(value.size(), size - 1));
   }
   const std::optional<Error>& error() const { return error_; }

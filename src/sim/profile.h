@@ -18,4 +18,7 @@ Result<ProfileData> find_profile(std::string_view name);
 // The same from text, e.g. of a file that a user wrote.
 Result<ProfileData> parse_profile(std::string_view json_text);
 
+// UUID and serial number of a card, from its seed, index and generation.
+void draw_identity(CardFile& file, uint64_t seed, uint32_t index);
+
 }  // namespace sluice::sim
