@@ -3,6 +3,7 @@
 Used by the tests in this folder. Nodes are objects without a kubelet: the scheduling part needs no more.
 """
 
+import base64
 import json
 import os
 import ssl
@@ -70,7 +71,8 @@ def free_port():
 
 
 class SluiceCluster:
-    def __init__(self, scheduler_arguments=(), sampling=None, config=None, keep=False):
+    def __init__(self, scheduler_arguments=(), sampling=None, config=None, keep=False, tls=False):
+        """tls: the extender speaks HTTPS and knows kube-scheduler by its certificate; needed for the webhook."""
         self.build = Path(os.environ["SLUICE_BUILD"])
         self.directory = Path(tempfile.mkdtemp(prefix="sluice-kube-"))
         self.scheduler_arguments = list(scheduler_arguments)
@@ -78,14 +80,42 @@ class SluiceCluster:
         self.keep = keep
         self.sluice = None
         subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", self.directory / "signing.key"], check=True)
-        (self.directory / "scheduler.json").write_text(
-            json.dumps(config or scheduler_config(f"http://127.0.0.1:{self.port}", sampling=sampling)))
+        self.url = f"http://127.0.0.1:{self.port}"
+        config = config or scheduler_config(self.url, sampling=sampling)
+        self.context = None
+        if tls:
+            self.use_tls(config)
+        (self.directory / "scheduler.json").write_text(json.dumps(config))
         self.control = control_plane.Cluster(self.directory / "cluster")
         self.control.start(scheduler_config=self.directory / "scheduler.json")
         state = self.control.state()
         self.programs = state["programs"]
         self.kubeconfig = state["kubeconfig"]
         self.api = Api(self.control.directory, state["server"])
+
+    def use_tls(self, config):
+        authority = control_plane.Authority(self.directory / "tls")
+        certificate, key = authority.issue("sluice", "/CN=sluice-scheduler", "IP:127.0.0.1")
+        client, client_key = authority.issue("client", "/CN=kube-scheduler")
+        self.ca_file = authority.folder / "ca.crt"
+        self.scheduler_arguments += ["--tls-cert", certificate, "--tls-key", key]
+        self.url = f"https://127.0.0.1:{self.port}"
+        config["extenders"][0].update(urlPrefix=self.url, enableHTTPS=True, tlsConfig={
+            "caFile": str(self.ca_file), "certFile": str(client), "keyFile": str(client_key)})
+        self.context = ssl.create_default_context(cafile=str(self.ca_file))
+
+    def add_webhook(self, kind="Mutating", failure_policy="Fail"):
+        self.api.post(f"/apis/admissionregistration.k8s.io/v1/{kind.lower()}webhookconfigurations", {
+            "metadata": {"name": "sluice"}, "webhooks": [{
+                "name": "webhook.sluice.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "failurePolicy": failure_policy, "timeoutSeconds": 5,
+                "clientConfig": {"url": f"{self.url}/webhook",
+                                 "caBundle": base64.b64encode(self.ca_file.read_bytes()).decode()},
+                "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]},
+                          {"operations": ["CREATE", "UPDATE"], "apiGroups": ["apps"], "apiVersions": ["v1"],
+                           "resources": ["deployments", "statefulsets", "replicasets", "daemonsets"]},
+                          {"operations": ["CREATE", "UPDATE"], "apiGroups": ["batch"], "apiVersions": ["v1"],
+                           "resources": ["jobs", "cronjobs"]}]}]})
 
     def __enter__(self):
         self.start_sluice()
@@ -115,9 +145,9 @@ class SluiceCluster:
 
     def extender(self, path, body=None):
         try:
-            request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}",
+            request = urllib.request.Request(f"{self.url}{path}",
                                              data=None if body is None else json.dumps(body).encode())
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=10, context=self.context) as answer:
                 return answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.read().decode()
