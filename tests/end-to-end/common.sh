@@ -52,7 +52,7 @@ use_node() {
   local folder=$1 profile=${2:-V100-SXM2-32GB}
   if [ ! -d "$folder" ]; then
     mkdir -p "$folder/run" && chmod 755 "$folder" && chmod 700 "$folder/run"
-    "$SLUICE_BUILD/bin/sluice-sim" create "$folder/cards" --card "$profile" >"$work/create.log" 2>&1 || {
+    "$SLUICE_BUILD/bin/sluice-sim" create "$folder/cards" --card "$profile" --seed "$(od -An -N4 -tu4 /dev/urandom | tr -d " ")" >"$work/create.log" 2>&1 || {
       cat "$work/create.log" >&2; fail "sluice-sim create"; }
   fi
   export SLUICE_SIM_DIR=$folder/cards SLUICE_RUN_DIR=$folder/run LD_LIBRARY_PATH=$SLUICE_BUILD/sim
@@ -124,3 +124,12 @@ grants() {
 list = json.load(sys.stdin)
 print($1)"
 }
+
+# Card time in milliseconds, the card's log speaks of it.
+card_now() { sluice-sim show "$SLUICE_SIM_DIR/card0" --json | python3 -c "import json,sys; print(json.load(sys.stdin)['now_ns'] // 1000000)"; }
+
+# share_is PID|card PERCENT FROM TO [--five P] [--whole P]: by the card's log.
+share_is() { "$here/shares.py" "$SLUICE_SIM_DIR/card0" "$@" || fail "the share is not what was granted"; }
+
+# The command of a runner started by `background`.
+program_of() { pgrep -P "$1" | head -n 1; }

@@ -16,7 +16,7 @@ wait "$pid" || status=$?
 [ "${status:-0}" = 7 ] && holds "got it" "$work/trapped.out" || fail "status ${status:-0}: $(cat "$work/trapped.out")"
 background killed sluice run --gpu-mem 10 -- cuda hold 100 20
 running killed
-program=$(pgrep -P "$pid" | head -n 1)
+program=$(program_of "$pid")
 started+=("$program")
 kill -KILL "$pid"
 sleep 1

@@ -9,7 +9,7 @@ id=$(grants "list['grants'][0]['id']")
 kill -KILL "$(agent_pid)"
 sleep 1
 from=$(card_now); sleep 5; to=$(card_now)
-share_is 30 3 "$from" "$to"
+share_is card 30 "$from" "$to"
 expect 121 sluice run --gpu-mem 22 -- true
 [ "$(grants "[(g['id'], g['name'], g['taken_over']) for g in list['grants']]")" = "[('$id', 'kept', True)]" ] ||
   fail "the new agent shows: $(grants "list['grants']")"

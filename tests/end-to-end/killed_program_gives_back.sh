@@ -7,7 +7,7 @@ free_units() { sluice cards --json | python3 -c "import json,sys; print(json.loa
 background victim sluice run --gpu-mem 20 --name victim -- cuda hold 15000 60
 running victim
 [ "$(free_units)" = 11 ] || fail "free: $(free_units)"
-program=$(pgrep -P "$pid" | head -n 1)
+program=$(program_of "$pid")
 start=$(now_ms)
 kill -KILL "$program"
 wait "$pid" || status=$?

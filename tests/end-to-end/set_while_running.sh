@@ -4,11 +4,11 @@ source "$(dirname "$0")/common.sh"
 
 background program sluice run --gpu-mem 10 --gpu-core 20 --name changed -- train --seconds 20
 sleep 3
-from=$(card_now); sleep 4; share_is 20 3 "$from" "$(card_now)"
+from=$(card_now); sleep 4; share_is card 20 "$from" "$(card_now)" --whole 3
 expect 0 sluice set changed --gpu-core 60 --gpu-mem 12
 holds 12584 "$work/out" || fail "the new limit, floor(32510 x 12 / 31), is not shown: $(cat "$work/out")"
 sleep 1
-from=$(card_now); sleep 4; share_is 60 3 "$from" "$(card_now)"
+from=$(card_now); sleep 4; share_is card 60 "$from" "$(card_now)" --whole 3
 expect 120 sluice set changed --gpu-core 7
 one_sentence "--gpu-core is 7"
 expect 122 sluice set nobody --gpu-core 5

@@ -10,5 +10,5 @@ small=$pid
 until_is 10000 2 grants "sum(len(g['processes']) for g in list['grants'])"
 sleep 2
 from=$(card_now); sleep 20; to=$(card_now)
-share_of "$(program_of "$big")" 70 "$from" "$to"
-share_of "$(program_of "$small")" 30 "$from" "$to"
+share_is "$(program_of "$big")" 70 "$from" "$to"
+share_is "$(program_of "$small")" 30 "$from" "$to"

@@ -6,7 +6,7 @@ background whole sluice run --gpus 1 --name whole -- cuda hold 30000 20
 running whole  # 30000 MiB
 expect 121 sluice run --gpu-mem 1 -- true
 one_sentence "sluice run: "
-kill -KILL "$(pgrep -P "$pid")"; wait "$pid" || true
+kill -KILL "$(program_of "$pid")"; wait "$pid" || true
 until_is 4000 0 grants "len(list['grants'])"
 background part sluice run --gpu-mem 1 -- cuda hold 10 20
 running part
