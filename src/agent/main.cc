@@ -22,7 +22,7 @@
 #include "agent/run_directory.h"
 #include "agent/server.h"
 #include "agent/start_agent.h"
-#include "agent/turn_keeper_linux.h"
+#include "agent/turn_host.h"
 #include "agent/version.h"
 #include "agent/watchdog.h"
 #include "base/log.h"
@@ -105,7 +105,7 @@ class Agent {
     Result<std::unique_ptr<Cards>> cards = open_nvml_cards(options_.node.driver_directory);
     if (!cards) return std::move(cards.error());
     cards_ = std::move(*cards);
-    node_ = std::make_unique<Node>(options_.node, *cards_, [] { return make_linux_turn_host(); });
+    node_ = std::make_unique<Node>(options_.node, *cards_, [] { return std::make_unique<LinuxTurnHost>(); });
     Result<void> started = node_->start();
     if (!started) return started;
     watchdog_ = std::make_unique<Watchdog>(*node_, *cards_);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,8 +55,7 @@ uint64_t namespace_of(int64_t pid) {
 bool mounts_usage(int64_t pid, const FileIdentity& usage, const std::string& id) {
   Result<std::string> text = read_file(fmt::format("/proc/{}/mountinfo", pid), 4 << 20);
   if (!text) return false;
-  const std::string device =
-      fmt::format(" {}:{} ", (usage.device >> 8) & 0xfff, (usage.device & 0xff) | ((usage.device >> 12) & ~0xffull));
+  const std::string device = fmt::format(" {}:{} ", ::gnu_dev_major(usage.device), ::gnu_dev_minor(usage.device));
   for (size_t start = 0; start < text->size();) {
     size_t end = std::min(text->find('\n', start), text->size());
     std::string_view line = std::string_view(*text).substr(start, end - start);
@@ -107,7 +107,7 @@ void Node::look_at_slots(Grant& grant, size_t index, uint64_t now_ns) {
   if (!grant.pages) return;
   SlotImages images;
   if (!read_slots(*grant.pages, index, images)) {
-    // probe_grant reports it
+    // Only a file that was cut short cannot be read; probe_grant reports it.
     grant.pages->mend_usage();
     if (!read_slots(*grant.pages, index, images)) return;
   }
