@@ -121,7 +121,9 @@ int Arbiter::class_of(size_t index, const ContainerView& view, uint64_t at_ns) c
   if (!view.waiting) return 0;
   const bool credit = entry.permille == 0 || view.resume_ns <= at_ns;
   if (!credit) return policy_ == ComputePolicy::kBurst ? 1 : 0;
-  return entry.high_priority ? 3 : 2;
+  // First among all while it has had no more than its share: what it says about its credit may be a lie.
+  const double lead = static_cast<double>(settings_.lag_ns) / share(index);
+  return entry.high_priority && start_tag(index) <= virtual_time_ + lead ? 3 : 2;
 }
 
 double Arbiter::start_tag(size_t index) const {
@@ -153,7 +155,10 @@ int Arbiter::choose(uint64_t at_ns, std::span<const ContainerView> views, bool h
 }
 
 void Arbiter::charge(size_t index, uint64_t wall_ns) {
-  entries_[index].finish = start_tag(index) + static_cast<double>(wall_ns) / share(index);
+  // Bounded ahead as well as behind: whoever overran for minutes is not shut out for hours.
+  const double lead = static_cast<double>(settings_.lead_ns) / share(index);
+  entries_[index].finish =
+      std::min(start_tag(index) + static_cast<double>(wall_ns) / share(index), virtual_time_ + lead);
 }
 
 void Arbiter::open(size_t index, uint64_t now_ns, std::span<const ContainerView> views) {
@@ -199,6 +204,8 @@ bool Arbiter::step_free(uint64_t now_ns, std::span<const ContainerView> views) {
 }
 
 bool Arbiter::step_held(uint64_t now_ns, std::span<const ContainerView> views) {
+  // Reports were made before the gate opened: they say nothing about this turn.
+  if (opened_ns_ == now_ns) return false;
   const size_t held = static_cast<size_t>(holder_);
   const ContainerView& view = views[held];
   const bool idle = !view.dirty && !view.waiting;
@@ -212,7 +219,9 @@ bool Arbiter::step_held(uint64_t now_ns, std::span<const ContainerView> views) {
   }
   // Somebody of a higher class takes the card at once: high priority, or the owner of lent time.
   const int rival = choose(now_ns, views, false);
-  const int own_class = lent_ ? 1 : (entries_[held].high_priority ? 3 : 2);
+  ContainerView claims = view;
+  claims.waiting = true;
+  const int own_class = lent_ ? 1 : std::max(2, class_of(held, claims, now_ns));
   if (rival >= 0 && rival != holder_ &&
       class_of(static_cast<size_t>(rival), views[static_cast<size_t>(rival)], now_ns) > own_class) {
     armed_ = rival;
@@ -324,7 +333,7 @@ void Arbiter::publish(uint64_t now_ns, std::span<const ContainerView> views) {
                      std::max(now_ns + settings_.idle_end_ns,
                               drain > settings_.arm_ahead_ns ? drain - settings_.arm_ahead_ns : 0)});
   }
-  if (armed_ >= 0 && turns_) outcome_.watch_closely = true;
+  if (turns_ && armed_ >= 0 && phase_ == Phase::kHeld) outcome_.watch_closely = true;
   outcome_.next_ns = std::max(next, now_ns + 1);
   outcome_.turns = turns_;
 }

@@ -178,28 +178,29 @@ bool attach_compute(Guest* guest, uint32_t card) {
   const uint32_t slot = claim_slot(guest, card);
   if (slot == kNoSlot) return false;
   page::UsageCard& usage = card_usage(guest, card);
-  SpinGuard guard(state.lock, guest->seams.waiter);
-  if (state.active.load(std::memory_order_acquire) != 0) return true;
-  page::ComputeSlot& own = usage.compute[slot];
-  own.activity.store(0);
-  own.blocked.store(0);
-  own.outstanding_ns.store(0);
-  own.units.store(0);
-  own.longest_unit_us.store(0);
-  own.low_water_ns.store(page::kIdle);
-  own.predicted_drain_ns.store(0);
-  own.overdue_ns.store(page::kIdle);
-  own.turn_seen.store(0);
-  own.attached.store(1);
-  uint32_t high = usage.account.slot_high.load();
-  while (high < slot + 1 && !usage.account.slot_high.compare_exchange_weak(high, slot + 1)) {
+  {
+    SpinGuard guard(state.lock, guest->seams.waiter);
+    if (state.active.load(std::memory_order_acquire) != 0) return true;
+    page::ComputeSlot& own = usage.compute[slot];
+    own.activity.store(0);
+    own.blocked.store(0);
+    own.outstanding_ns.store(0);
+    own.units.store(0);
+    own.longest_unit_us.store(0);
+    own.low_water_ns.store(page::kIdle);
+    own.predicted_drain_ns.store(0);
+    own.overdue_ns.store(page::kIdle);
+    own.turn_seen.store(0);
+    own.attached.store(1);
+    uint32_t high = usage.account.slot_high.load();
+    while (high < slot + 1 && !usage.account.slot_high.compare_exchange_weak(high, slot + 1)) {
+    }
+    const uint64_t now = now_of(guest);
+    state.covered_ns = now;
+    governor::set_quota(usage, governor::read_limits(*guest->cards[card].grant, now).permille, now);
+    state.active.store(1, std::memory_order_release);
   }
-  const uint64_t now = now_of(guest);
-  state.covered_ns = now;
-  governor::set_quota(usage, governor::read_limits(*guest->cards[card].grant, now).permille, now);
-  state.active.store(1, std::memory_order_release);
-  usage.account.doorbell.fetch_add(1);
-  guest->seams.waiter->wake(reinterpret_cast<volatile uint32_t*>(&usage.account.doorbell), 64);
+  ring_doorbell(guest, card);
   return true;
 }
 

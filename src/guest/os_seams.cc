@@ -61,6 +61,12 @@ void OsWaiter::spin_pause() {
 }
 
 void OsWaiter::sleep_ns(uint64_t duration_ns) {
+  if (duration_ns <= kSpunSleepNs) {
+    // Yielding between looks: on a busy machine whoever is waited for may need this very core.
+    const uint64_t end_ns = sys::monotonic_ns() + duration_ns;
+    while (sys::monotonic_ns() < end_ns) sys::yield();
+    return;
+  }
   const __kernel_timespec time = timespec_of(duration_ns);
   sys::call(SYS_nanosleep, reinterpret_cast<long>(&time), 0);
 }

@@ -19,6 +19,9 @@ class Clock {
   ~Clock() = default;
 };
 
+// Sleeps of up to this long are spun: a real one would take at least 50 us longer than asked.
+inline constexpr uint64_t kSpunSleepNs = 50'000;
+
 class Waiter {
  public:
   // FUTEX_WAIT (non-private) while *word == expected, at most timeout_ns. True when woken or changed, false at the
@@ -27,6 +30,7 @@ class Waiter {
   virtual void wake(volatile uint32_t* word, uint32_t count) = 0;
   // One round of a spin loop. Costs time in the harness too: a spin that never calls this would hang virtual time.
   virtual void spin_pause() = 0;
+  // Up to kSpunSleepNs exactly, by spinning.
   virtual void sleep_ns(uint64_t duration_ns) = 0;
   // Starts a thread that runs body(argument) and ends with it; false when none can be had.
   virtual bool start_thread(void (*body)(void*), void* argument) = 0;

@@ -1,0 +1,281 @@
+#include "accuracy/scenario.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice::accuracy {
+
+namespace {
+
+constexpr double kMostUs = 10e6;
+constexpr size_t kMostContainers = 20;
+constexpr size_t kMostStreams = 64;
+
+Result<double> number(const json::Value& value, const std::string& where, double least, double most) {
+  if (!value.is_number()) return invalid(where + " must be a number");
+  const double found = value.to_number<double>();
+  if (!(found >= least && found <= most)) {
+    return invalid(where + " is " + std::to_string(found) + "; expected " + std::to_string(least) + " to " +
+                   std::to_string(most));
+  }
+  return found;
+}
+
+Result<Distribution> parse_distribution(const json::Value& value, const std::string& where) {
+  Distribution result;
+  if (value.is_number()) {
+    Result<double> fixed = number(value, where, 0, kMostUs);
+    if (!fixed) return fixed.error();
+    result.a = *fixed;
+    return result;
+  }
+  if (!value.is_object() || value.as_object().size() != 1) {
+    return invalid(where + " must be {\"fixed\"|\"uniform\"|\"lognormal\"|\"choice\": ..}");
+  }
+  const auto& member = *value.as_object().begin();
+  const std::string kind(member.key());
+  const json::Value& body = member.value();
+  if (kind == "fixed") {
+    Result<double> fixed = number(body, where + ".fixed", 0, kMostUs);
+    if (!fixed) return fixed.error();
+    result.a = *fixed;
+  } else if (kind == "uniform") {
+    if (!body.is_array() || body.as_array().size() != 2) return invalid(where + ".uniform must be [least, most]");
+    Result<double> least = number(body.as_array()[0], where + ".uniform[0]", 0, kMostUs);
+    if (!least) return least.error();
+    Result<double> most = number(body.as_array()[1], where + ".uniform[1]", *least, kMostUs);
+    if (!most) return most.error();
+    result.kind = Distribution::Kind::kUniform;
+    result.a = *least;
+    result.b = *most;
+  } else if (kind == "lognormal") {
+    if (!body.is_object()) return invalid(where + ".lognormal must be an object");
+    const json::Object& object = body.as_object();
+    Result<double> median = json::get_double(object, "median");
+    Result<double> sigma = json::get_double(object, "sigma");
+    Result<double> most = json::get_double_or(object, "max", kMostUs);
+    if (!median) return std::move(median.error()).wrap(where);
+    if (!sigma) return std::move(sigma.error()).wrap(where);
+    if (!most) return std::move(most.error()).wrap(where);
+    if (*median <= 0 || *sigma < 0 || *most < *median) {
+      return invalid(where + ".lognormal needs median > 0, sigma >= 0 and max >= median");
+    }
+    result.kind = Distribution::Kind::kLognormal;
+    result.a = *median;
+    result.sigma = *sigma;
+    result.b = *most;
+  } else if (kind == "choice") {
+    if (!body.is_array() || body.as_array().empty() || body.as_array().size() > 16) {
+      return invalid(where + ".choice must be a list of 1 to 16 numbers");
+    }
+    result.kind = Distribution::Kind::kChoice;
+    for (const json::Value& one : body.as_array()) {
+      Result<double> choice = number(one, where + ".choice", 0, kMostUs);
+      if (!choice) return choice.error();
+      result.choices.push_back(*choice);
+    }
+  } else {
+    return invalid(where + ": '" + kind + "' is not a distribution; known are fixed, uniform, lognormal, choice");
+  }
+  return result;
+}
+
+Result<StreamSpec> parse_stream(const json::Value& value, const std::string& where) {
+  if (!value.is_object()) return invalid(where + " must be an object");
+  const json::Object& object = value.as_object();
+  StreamSpec stream;
+  const json::Value* kernel = object.if_contains("kernel_us");
+  if (kernel == nullptr) return invalid(where + ".kernel_us is missing");
+  Result<Distribution> kernel_us = parse_distribution(*kernel, where + ".kernel_us");
+  if (!kernel_us) return kernel_us.error();
+  if (kernel_us->mean() <= 0) return invalid(where + ".kernel_us must be more than 0");
+  stream.kernel_us = *kernel_us;
+  Result<int64_t> nodes = json::get_int_or(object, "graph_nodes", 0);
+  Result<int64_t> grid = json::get_int_or(object, "grid", 1000);
+  Result<bool> cooperative = json::get_bool_or(object, "cooperative", false);
+  Result<double> copy = json::get_double_or(object, "copy_us", 0);
+  Result<bool> host = json::get_bool_or(object, "host_functions", false);
+  if (!nodes) return std::move(nodes.error()).wrap(where);
+  if (!grid) return std::move(grid.error()).wrap(where);
+  if (!cooperative) return std::move(cooperative.error()).wrap(where);
+  if (!copy) return std::move(copy.error()).wrap(where);
+  if (!host) return std::move(host.error()).wrap(where);
+  if (*nodes < 0 || *nodes > 100000) return invalid(where + ".graph_nodes must be 0 to 100000");
+  if (*grid < 1 || *grid > 1000000) return invalid(where + ".grid must be 1 to 1000000");
+  stream.graph_nodes = static_cast<uint32_t>(*nodes);
+  stream.grid = static_cast<uint32_t>(*grid);
+  stream.cooperative = *cooperative;
+  stream.copy_us = *copy;
+  stream.host_functions = *host;
+  if (const json::Value* gap = object.if_contains("gap_us")) {
+    Result<Distribution> gap_us = parse_distribution(*gap, where + ".gap_us");
+    if (!gap_us) return gap_us.error();
+    stream.gap_us = *gap_us;
+  }
+  if (const json::Value* sync = object.if_contains("sync")) {
+    if (sync->is_string() && sync->as_string() == "never") {
+      stream.sync_every = 0;
+    } else if (sync->is_string() && sync->as_string() == "launch") {
+      stream.sync_every = 1;
+    } else if (sync->is_object() && sync->as_object().contains("every")) {
+      Result<int64_t> every = json::get_int(sync->as_object(), "every");
+      if (!every) return std::move(every.error()).wrap(where + ".sync");
+      if (*every < 1 || *every > 1000000) return invalid(where + ".sync.every must be 1 to 1000000");
+      stream.sync_every = static_cast<uint32_t>(*every);
+    } else {
+      return invalid(where + ".sync must be \"never\", \"launch\" or {\"every\": n}");
+    }
+  }
+  return stream;
+}
+
+Result<std::optional<double>> optional_seconds(const json::Object& object, const char* key, const std::string& where) {
+  const json::Value* value = object.if_contains(key);
+  if (value == nullptr || value->is_null()) return std::optional<double>{};
+  Result<double> found = number(*value, where + "." + key, 0, 1e6);
+  if (!found) return found.error();
+  return std::optional<double>{*found};
+}
+
+Result<ContainerSpec> parse_container(const json::Value& value, const std::string& where) {
+  if (!value.is_object()) return invalid(where + " must be an object");
+  const json::Object& object = value.as_object();
+  ContainerSpec container;
+  Result<std::string> name = json::get_string_or(object, "name", where);
+  Result<double> percent = json::get_double_or(object, "percent", 0);
+  Result<int64_t> weight = json::get_int_or(object, "weight", 1);
+  Result<bool> high = json::get_bool_or(object, "high_priority", false);
+  Result<int64_t> processes = json::get_int_or(object, "processes", 1);
+  Result<double> start = json::get_double_or(object, "start_s", 0);
+  if (!name) return std::move(name.error()).wrap(where);
+  if (!percent) return std::move(percent.error()).wrap(where);
+  if (!weight) return std::move(weight.error()).wrap(where);
+  if (!high) return std::move(high.error()).wrap(where);
+  if (!processes) return std::move(processes.error()).wrap(where);
+  if (!start) return std::move(start.error()).wrap(where);
+  if (*percent < 0 || *percent > 100) return invalid(where + ".percent must be 0 to 100");
+  if (*processes < 1 || *processes > 32) return invalid(where + ".processes must be 1 to 32");
+  if (*weight < 1 || *weight > 1000) return invalid(where + ".weight must be 1 to 1000");
+  Result<std::optional<double>> stop = optional_seconds(object, "stop_s", where);
+  Result<std::optional<double>> kill = optional_seconds(object, "kill_s", where);
+  Result<std::optional<double>> freeze = optional_seconds(object, "freeze_s", where);
+  if (!stop) return stop.error();
+  if (!kill) return kill.error();
+  if (!freeze) return freeze.error();
+  container.name = *name;
+  container.percent = *percent;
+  container.weight = static_cast<uint32_t>(*weight);
+  container.high_priority = *high;
+  container.processes = static_cast<uint32_t>(*processes);
+  container.start_s = *start;
+  container.stop_s = *stop;
+  container.kill_s = *kill;
+  container.freeze_s = *freeze;
+  const json::Value* streams = object.if_contains("streams");
+  if (streams == nullptr || !streams->is_array() || streams->as_array().empty() ||
+      streams->as_array().size() > kMostStreams) {
+    return invalid(where + ".streams must be a list of 1 to 64 streams");
+  }
+  for (size_t i = 0; i < streams->as_array().size(); ++i) {
+    Result<StreamSpec> stream = parse_stream(streams->as_array()[i], where + ".streams[" + std::to_string(i) + "]");
+    if (!stream) return stream.error();
+    container.streams.push_back(*stream);
+  }
+  return container;
+}
+
+Result<core::ComputePolicy> parse_policy(const json::Value& value) {
+  static constexpr const char* kNames[] = {"fair", "preemptive", "weighted", "fixed", "burst", "native"};
+  for (uint32_t i = 0; i < 6; ++i) {
+    if ((value.is_string() && (value.as_string() == kNames[i] || value.as_string() == std::to_string(i))) ||
+        (value.is_number() && value.to_number<double>() == i)) {
+      return static_cast<core::ComputePolicy>(i);
+    }
+  }
+  return invalid("policy must be fair, preemptive, weighted, fixed, burst or native, or its number 0 to 5");
+}
+
+}  // namespace
+
+double Distribution::draw(std::mt19937_64& random) const {
+  switch (kind) {
+    case Kind::kFixed:
+      return a;
+    case Kind::kUniform:
+      return std::uniform_real_distribution<>(a, b)(random);
+    case Kind::kLognormal:
+      return std::min(b, a * std::exp(sigma * std::normal_distribution<>()(random)));
+    case Kind::kChoice:
+      return choices[random() % choices.size()];
+  }
+  return a;
+}
+
+double Distribution::mean() const {
+  if (kind == Kind::kUniform) return (a + b) / 2;
+  if (kind == Kind::kChoice) {
+    double sum = 0;
+    for (const double one : choices) sum += one;
+    return sum / static_cast<double>(choices.size());
+  }
+  if (kind == Kind::kLognormal) return std::min(b, a * std::exp(sigma * sigma / 2));
+  return a;
+}
+
+double Distribution::largest() const {
+  if (kind == Kind::kChoice) return *std::max_element(choices.begin(), choices.end());
+  return kind == Kind::kFixed ? a : b;
+}
+
+Result<Scenario> parse_scenario(const json::Value& value) {
+  if (!value.is_object()) return invalid("a scenario must be a JSON object");
+  const json::Object& object = value.as_object();
+  Scenario scenario;
+  Result<std::string> name = json::get_string_or(object, "name", "");
+  Result<std::string> card = json::get_string_or(object, "card", scenario.card);
+  Result<double> seconds = json::get_double_or(object, "seconds", scenario.seconds);
+  Result<int64_t> seed = json::get_int_or(object, "seed", 1);
+  Result<std::string> host = json::get_string_or(object, "host", "normal");
+  Result<bool> gated = json::get_bool_or(object, "gated", true);
+  Result<int64_t> most = json::get_int_or(object, "max_containers", scenario.max_containers);
+  Result<int64_t> mutations = json::get_int_or(object, "mutations", 0);
+  Result<int64_t> measure = json::get_int_or(object, "measure_permille", 0);
+  if (!name) return name.error();
+  if (!card) return card.error();
+  if (!seconds) return seconds.error();
+  if (!seed) return seed.error();
+  if (!host) return host.error();
+  if (!gated) return gated.error();
+  if (!most) return most.error();
+  if (!mutations) return mutations.error();
+  if (!measure) return measure.error();
+  if (*seconds < 3 || *seconds > 3600) return invalid("seconds must be 3 to 3600");
+  scenario.name = *name;
+  scenario.card = *card;
+  scenario.seconds = *seconds;
+  scenario.seed = static_cast<uint64_t>(*seed);
+  scenario.host = *host;
+  scenario.gated = *gated;
+  scenario.max_containers = static_cast<uint32_t>(std::max<int64_t>(1, *most));
+  scenario.mutations = static_cast<uint32_t>(*mutations);
+  scenario.measure_permille = static_cast<uint32_t>(*measure);
+  if (const json::Value* policy = object.if_contains("policy")) {
+    Result<core::ComputePolicy> parsed = parse_policy(*policy);
+    if (!parsed) return parsed.error();
+    scenario.policy = *parsed;
+  }
+  const json::Value* containers = object.if_contains("containers");
+  if (containers == nullptr || !containers->is_array() || containers->as_array().empty() ||
+      containers->as_array().size() > kMostContainers) {
+    return invalid("containers must be a list of 1 to 20 containers");
+  }
+  for (size_t i = 0; i < containers->as_array().size(); ++i) {
+    Result<ContainerSpec> container =
+        parse_container(containers->as_array()[i], "containers[" + std::to_string(i) + "]");
+    if (!container) return container.error();
+    scenario.containers.push_back(*container);
+  }
+  return scenario;
+}
+
+}  // namespace sluice::accuracy
