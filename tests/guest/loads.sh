@@ -66,7 +66,7 @@ if [ "${1:-}" = --roots ]; then
       { echo "loads: no Debian mirror for $suite: not tried" >&2; exit 77; }
     mkdir -p "$root/probe"
     cp "$guest"/lib*.so* "$work/probe.so" "$root/probe/"
-    version=$(grep -ao 'GNU C Library [^\n]*version [0-9]*[.][0-9]*' "$root"/usr/lib/x86_64-linux-gnu/libc.so.6 \
+    version=$(grep -ao 'GNU C Library .*version [0-9]*[.][0-9]*' "$root"/usr/lib/x86_64-linux-gnu/libc.so.6 \
       "$root"/lib/x86_64-linux-gnu/libc.so.6 2>/dev/null | grep -o '[0-9]*[.][0-9]*$' | sort -u | tail -1 || true)
     check "Debian $suite, glibc ${version:-?}" chroot "$root" /usr/bin/env LD_PRELOAD=/probe/probe.so SLUICE_PROBE_CUDA=/probe/libcuda.so.1 SLUICE_PROBE_NVML=/probe/libnvidia-ml.so.1 /bin/true
   done
