@@ -46,7 +46,8 @@ int print_log(const Arguments& a, Card& card) {
     std::fprintf(stderr, "sluice-sim: --window, --from, --to are milliseconds of card time, --pid a process\n");
     return 2;
   }
-  const LogReader log(card, card.card_time(monotonic_ns()));
+  const uint64_t host_now_ns = monotonic_ns();
+  const LogReader log(card, card.card_time(host_now_ns));
   const uint64_t window = static_cast<uint64_t>(*window_ms) * 1000000;
   const uint64_t to = *to_ms < 0 ? log.now_ns() : std::min(log.now_ns(), static_cast<uint64_t>(*to_ms) * 1000000);
   json::Array windows;
@@ -77,7 +78,9 @@ int print_log(const Arguments& a, Card& card) {
     windows.push_back(json::Object{{"from_ns", start}, {"to_ns", end}, {"processes", processes}});
   }
   if (a.has("json")) {
-    std::fputs(json::to_pretty_string(json::Object{{"now_ns", log.now_ns()}, {"windows", windows}}).c_str(), stdout);
+    std::fputs(json::to_pretty_string(json::Object{{"now_ns", log.now_ns()},
+                                              {"epoch_ns", host_now_ns - card.card_time(host_now_ns)},
+                                              {"windows", windows}}).c_str(), stdout);
   }
   return 0;
 }
