@@ -10,9 +10,16 @@ namespace {
 
 constexpr size_t kLogSize = size_t{1} << 14;  // a shape not asked for during so many changes is scored anew
 
+constexpr size_t kKnownStates = 1024;  // a power of two
+
 uint64_t mixed(uint64_t hash, uint64_t value) {
   hash ^= value + 0x9e3779b97f4a7c15u + (hash << 6) + (hash >> 2);
   return hash * 0xff51afd7ed558ccdu;
+}
+
+int64_t key_with_rank(int32_t score, uint32_t tie_rank) {
+  const uint32_t order = std::numeric_limits<uint32_t>::max() - tie_rank;
+  return static_cast<int64_t>(uint64_t{static_cast<uint32_t>(score)} << 32 | order);
 }
 
 Result<void> acceptable(const Node& node) {
@@ -38,7 +45,7 @@ size_t Cluster::RequestHash::operator()(const Request& request) const {
   return hash;
 }
 
-Cluster::Cluster(std::unique_ptr<Scorer> scorer) : scorer_(std::move(scorer)), log_(kLogSize) {}
+Cluster::Cluster(std::unique_ptr<Scorer> scorer) : scorer_(std::move(scorer)), log_(kLogSize), known_(kKnownStates) {}
 
 void Cluster::replace_scorer(std::unique_ptr<Scorer> scorer) {
   scorer_ = std::move(scorer);
@@ -57,6 +64,7 @@ Result<NodeId> Cluster::add(Node node, uint32_t tie_rank) {
     slots_.emplace_back();
     views_.emplace_back();
     stamp_.push_back(0);
+    hashes_.push_back(0);
   }
   models_.count_cards(node, 1);
   slots_[id] = {std::move(node), tie_rank, true};
@@ -91,6 +99,7 @@ Result<void> Cluster::update(NodeId id, Node node) {
 
 void Cluster::changed(NodeId id) {
   views_[id] = make_view(slots_[id].node, models_);
+  hashes_[id] = state_hash(views_[id]);
   log_[generation_ % kLogSize] = id;
   ++generation_;
 }
@@ -105,8 +114,19 @@ std::optional<Choice> Cluster::choice_on(NodeId id, const Shape& shape) {
 int64_t Cluster::key_of(NodeId id, const Shape& shape) {
   std::optional<Choice> choice = choice_on(id, shape);
   if (!choice) return kRefused;
-  const uint32_t order = std::numeric_limits<uint32_t>::max() - slots_[id].tie_rank;
-  return static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(choice->score)) << 32 | order);
+  return key_with_rank(choice->score, slots_[id].tie_rank);
+}
+
+// As key_of, but a node in the same state as one that this refresh has scored takes its score.
+int64_t Cluster::key_by_state(std::vector<int64_t>& keys, NodeId id, const Shape& shape) {
+  Known& known = known_[hashes_[id] & (kKnownStates - 1)];
+  if (known.refresh == refreshes_ && known.hash == hashes_[id] && slots_[id].used && slots_[known.node].used &&
+      same_state(views_[known.node], views_[id])) {
+    const int64_t key = keys[known.node];
+    return key == kRefused ? kRefused : key_with_rank(score_of(key), slots_[id].tie_rank);
+  }
+  known = {refreshes_, hashes_[id], id};
+  return key_of(id, shape);
 }
 
 Cluster::Memo& Cluster::memo_for(const Request& request) {
@@ -132,8 +152,9 @@ void Cluster::refresh(Memo& memo) {
   const size_t known = memo.keys.size();
   // How scarce a model is bears on every node's score.
   if (known == 0 || generation_ - memo.seen > kLogSize || memo.capacity_version != models_.capacity_version()) {
+    ++refreshes_;
     memo.keys.resize(slots_.size());
-    for (NodeId id = 0; id < slots_.size(); ++id) memo.keys[id] = key_of(id, memo.shape);
+    for (NodeId id = 0; id < slots_.size(); ++id) memo.keys[id] = key_by_state(memo.keys, id, memo.shape);
   } else {
     memo.keys.resize(slots_.size(), kRefused);
     ++refreshes_;
@@ -142,7 +163,7 @@ void Cluster::refresh(Memo& memo) {
       NodeId id = log_[(change - 1) % kLogSize];
       if (stamp_[id] == refreshes_) continue;
       stamp_[id] = refreshes_;
-      memo.keys[id] = key_of(id, memo.shape);
+      memo.keys[id] = key_by_state(memo.keys, id, memo.shape);
     }
   }
   memo.seen = generation_;

@@ -92,6 +92,7 @@ class Cluster {
   Memo& memo_for(const Request& request);
   void refresh(Memo& memo);
   int64_t key_of(NodeId id, const Shape& shape);
+  int64_t key_by_state(std::vector<int64_t>& keys, NodeId id, const Shape& shape);
   std::optional<Choice> choice_on(NodeId id, const Shape& shape);
 
   std::unique_ptr<Scorer> scorer_;
@@ -104,6 +105,14 @@ class Cluster {
   std::vector<NodeId> log_;      // ring: the node that change number n touched is log_[n % size]
   std::vector<uint64_t> stamp_;  // per node: the refresh that re-scored it last
   uint64_t refreshes_ = 0;
+  // What this refresh has scored already, by the state of the node: most nodes of a cluster are alike.
+  struct Known {
+    uint64_t refresh = 0;
+    uint64_t hash = 0;
+    NodeId node = 0;
+  };
+  std::vector<Known> known_;
+  std::vector<uint64_t> hashes_;  // per node: state_hash of its view
   uint64_t uses_ = 0;
   std::unordered_map<Request, std::unique_ptr<Memo>, RequestHash> memos_;
 };

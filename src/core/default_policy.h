@@ -21,7 +21,7 @@ struct DefaultSettings {
   double scarcity_price = 0.8;
   double tightness = 50.0 / 1000;
   double cpu_outlook = 0.3;
-  double imbalance = 0;
+  double imbalance = 0.05;
 };
 
 // How much of what was seen the workload for this policy should cover (learn_workload): more than FGD's 95 %.

@@ -22,15 +22,18 @@ Fragmentation::Fragmentation(Workload workload, double imbalance)
 
 const Fragmentation::ModelTables& Fragmentation::tables(const NodeView& node, const ModelTable& models) {
   const uint8_t model = node.card_count > 0 ? node.cards[0].model : uint8_t{0};
-  ModelTables& tables = by_model_[model];
-  if (tables.ready) return tables;
-  tables.ready = true;
-  const std::string& name = models.name(model);
+  const int32_t total_units = node.card_count > 0 ? node.cards[0].total_units : 0;
+  for (const auto& known : by_model_[model])
+    if (known->total_units == total_units) return *known;
+  by_model_[model].push_back(std::make_unique<ModelTables>());
+  ModelTables& tables = *by_model_[model].back();
+  tables.total_units = total_units;
+  const std::string name = model < models.size() ? models.name(model) : "";
   for (const TaskClass& task : workload_.classes) {
     const Request& request = task.request;
     Card card;
     card.model = name;
-    card.units = node.card_count > 0 ? node.cards[0].total_units : 0;
+    card.units = total_units;
     CardNeed need = card_need(card, request);
     Level level{need.units, need.core_milli};
     auto known = std::find(tables.levels.begin(), tables.levels.end(), level);

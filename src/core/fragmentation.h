@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/view.h"
@@ -51,7 +52,7 @@ class Fragmentation {
     bool allowed;
   };
   struct ModelTables {
-    bool ready = false;
+    int32_t total_units = 0;  // of one card: the same model may be cut into other units on another node
     std::vector<Level> levels;
     std::vector<ClassOnModel> classes;
   };
@@ -66,7 +67,7 @@ class Fragmentation {
 
   Workload workload_;
   double imbalance_;
-  std::vector<ModelTables> by_model_;
+  std::vector<std::vector<std::unique_ptr<ModelTables>>> by_model_;  // per model the variants seen, few
   const NodeView* node_ = nullptr;
   const ModelTables* tables_ = nullptr;
   std::vector<PerLevel> now_, then_;

@@ -51,11 +51,12 @@ Outlook::Outlook(Workload workload, OutlookSettings settings) : settings_(settin
   by_model_.resize(ModelTable::kMaxModels);
 }
 
-void Outlook::build(ModelTables& tables, const NodeView& node, uint8_t model, const ModelTable& models) const {
-  const std::string& name = models.name(model);
+Outlook::ModelTables Outlook::build(const NodeView& node, const ModelTable& models) const {
+  const std::string& name = models.name(node.cards[0].model);
   const int32_t total_units = node.cards[0].total_units;
-  tables = {};
-  tables.ready = true;
+  ModelTables tables;
+  tables.total_units = total_units;
+  tables.memory_only = node.memory_only;
   tables.scarcity = scarcity_of(name, workload_, models);
   for (const TaskClass& task : workload_.classes) {
     const Request& request = task.request;
@@ -64,13 +65,19 @@ void Outlook::build(ModelTables& tables, const NodeView& node, uint8_t model, co
     card.model = name;
     card.units = total_units;
     const CardNeed need = card_need(card, request);
-    const Level level{need.units, need.core_milli};
-    auto known = std::find(tables.levels.begin(), tables.levels.end(), level);
-    if (known == tables.levels.end()) known = tables.levels.insert(known, level);
+    const int32_t units = static_cast<int32_t>(need.units);
+    size_t level = 0;
+    while (level < tables.level_units.size() &&
+           (tables.level_units[level] != units || tables.level_core_milli[level] != need.core_milli))
+      ++level;
+    if (level == tables.level_units.size()) {
+      tables.level_units.push_back(units);
+      tables.level_core_milli.push_back(need.core_milli);
+    }
     const double value = card_value(need.units, total_units, need.core_milli, node.memory_only) * request.cards;
     const double cpu = static_cast<double>(std::max<int64_t>(request.cpu_milli, 1));
     const ClassOnModel entry{task.popularity, value / cpu, request.cpu_milli, request.cards,
-                             static_cast<uint32_t>(known - tables.levels.begin())};
+                             static_cast<uint32_t>(level)};
     // Classes that differ only in the other models they allow are one class here.
     auto same = std::find_if(tables.classes.begin(), tables.classes.end(), [&](const ClassOnModel& other) {
       return other.cpu_milli == entry.cpu_milli && other.cards == entry.cards && other.level == entry.level;
@@ -80,25 +87,46 @@ void Outlook::build(ModelTables& tables, const NodeView& node, uint8_t model, co
     else
       same->popularity += entry.popularity;
   }
+  return tables;
 }
 
-void Outlook::count(std::vector<PerLevel>& levels, const CardView& card, int sign) const {
+const Outlook::ModelTables& Outlook::tables_for(const NodeView& node, const ModelTable& models) {
+  static const ModelTables kNoCards;
+  if (capacity_version_ != models.capacity_version()) {
+    for (auto& variants : by_model_) variants.clear();
+    capacity_version_ = models.capacity_version();
+  }
+  if (node.card_count == 0) return kNoCards;
+  auto& variants = by_model_[node.cards[0].model];
+  for (const auto& known : variants)
+    if (known->total_units == node.cards[0].total_units && known->memory_only == node.memory_only) return *known;
+  variants.push_back(std::make_unique<ModelTables>(build(node, models)));
+  return *variants.back();
+}
+
+void Outlook::count(PerLevel& levels, const CardView& card, int32_t sign) const {
   if (!card.open) return;
-  for (size_t i = 0; i < levels.size(); ++i) {
-    const Level& level = tables_->levels[i];
-    const bool fits = card.units >= level.units && card.core_milli >= level.core_milli;
-    levels[i].fitting += fits ? sign : 0;
-    levels[i].usable += fits ? sign * card.value : 0.0;
+  const size_t count = tables_->level_units.size();
+  const int32_t* units = tables_->level_units.data();
+  const int32_t* core_milli = tables_->level_core_milli.data();
+  int32_t* fitting = levels.fitting.data();
+  double* usable = levels.usable.data();
+  const double value = sign * card.value;
+  // No branch: which levels fit changes from card to card, and processors guess it badly.
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t fits =
+        static_cast<int32_t>(card.units >= units[i]) & static_cast<int32_t>(card.core_milli >= core_milli[i]);
+    fitting[i] += fits * sign;
+    usable[i] += fits * value;
   }
 }
 
-double Outlook::waste(const std::vector<PerLevel>& levels, double idle, int64_t free_cpu_milli) const {
+double Outlook::waste(const PerLevel& levels, double idle, int64_t free_cpu_milli) const {
   const double cpu = static_cast<double>(free_cpu_milli);
   double used = 0;
   for (const ClassOnModel& task : tables_->classes) {
-    const PerLevel& level = levels[task.level];
-    const bool fits = level.fitting >= task.cards && free_cpu_milli >= task.cpu_milli;
-    const double usable = fits ? level.usable : 0.0;
+    const bool fits = levels.fitting[task.level] >= task.cards && free_cpu_milli >= task.cpu_milli;
+    const double usable = fits ? levels.usable[task.level] : 0.0;
     const double lasting = std::min(usable, cpu * task.value_per_cpu);
     used += task.popularity * (usable + settings_.cpu_outlook * (lasting - usable));
   }
@@ -107,19 +135,10 @@ double Outlook::waste(const std::vector<PerLevel>& levels, double idle, int64_t 
 }
 
 void Outlook::begin(const NodeView& node, const ModelTable& models) {
-  static const ModelTables kNoCards;
-  if (capacity_version_ != models.capacity_version()) {
-    for (ModelTables& tables : by_model_) tables.ready = false;
-    capacity_version_ = models.capacity_version();
-  }
   node_ = &node;
-  tables_ = &kNoCards;
-  if (node.card_count > 0) {
-    ModelTables& tables = by_model_[node.cards[0].model];
-    if (!tables.ready) build(tables, node, node.cards[0].model, models);
-    tables_ = &tables;
-  }
-  now_.assign(tables_->levels.size(), {});
+  tables_ = &tables_for(node, models);
+  now_.fitting.assign(tables_->level_units.size(), 0);
+  now_.usable.assign(tables_->level_units.size(), 0.0);
   for (int32_t i = 0; i < node.card_count; ++i) count(now_, node.cards[static_cast<size_t>(i)], 1);
   before_ = waste(now_, node.free_value, node.free_cpu_milli);
 }

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/view.h"
@@ -41,11 +42,6 @@ class Outlook {
   double scarcity() const { return tables_->scarcity; }
 
  private:
-  struct Level {  // a distinct need per card
-    int64_t units;
-    int32_t core_milli;
-    bool operator==(const Level&) const = default;
-  };
   struct ClassOnModel {
     double popularity;
     double value_per_cpu;  // 1/1000 card that one milli CPU lasts for; large for classes without CPU
@@ -53,29 +49,32 @@ class Outlook {
     int32_t cards;
     uint32_t level;
   };
+  // Levels (distinct needs per card) as columns, so that one card is held against all of them in a few instructions.
   struct ModelTables {
-    bool ready = false;
+    int32_t total_units = 0;  // of one card: the same model may be cut into other units on another node
+    bool memory_only = false;
     double scarcity = 1;
-    std::vector<Level> levels;
+    std::vector<int32_t> level_units, level_core_milli;
     std::vector<ClassOnModel> classes;  // those that allow this model
   };
   struct PerLevel {
-    int32_t fitting = 0;
-    double usable = 0;
+    std::vector<int32_t> fitting;  // cards that could take it
+    std::vector<double> usable;    // what is free on them
   };
 
-  void build(ModelTables& tables, const NodeView& node, uint8_t model, const ModelTable& models) const;
-  void count(std::vector<PerLevel>& levels, const CardView& card, int sign) const;
-  double waste(const std::vector<PerLevel>& levels, double idle, int64_t free_cpu_milli) const;
+  const ModelTables& tables_for(const NodeView& node, const ModelTable& models);
+  ModelTables build(const NodeView& node, const ModelTable& models) const;
+  void count(PerLevel& levels, const CardView& card, int32_t sign) const;
+  double waste(const PerLevel& levels, double idle, int64_t free_cpu_milli) const;
 
   Workload workload_;  // only classes that ask for cards, popularity scaled to 1
   OutlookSettings settings_;
-  std::vector<ModelTables> by_model_;
+  std::vector<std::vector<std::unique_ptr<ModelTables>>> by_model_;  // per model the variants seen, few
   uint64_t capacity_version_ = 0;
   const NodeView* node_ = nullptr;
   const ModelTables* tables_ = nullptr;
   double before_ = 0;
-  std::vector<PerLevel> now_, then_;
+  PerLevel now_, then_;
 };
 
 }  // namespace sluice::core

@@ -44,6 +44,28 @@ NodeView make_view(const Node& node, ModelTable& models) {
   return view;
 }
 
+bool same_state(const NodeView& a, const NodeView& b) {
+  return a.mode == b.mode && a.mixed == b.mixed && a.card_order == b.card_order && a.card_count == b.card_count &&
+         a.free_cpu_milli == b.free_cpu_milli && a.free_memory_mib == b.free_memory_mib && a.cpu_milli == b.cpu_milli &&
+         std::equal(a.cards.begin(), a.cards.begin() + a.card_count, b.cards.begin());
+}
+
+uint64_t state_hash(const NodeView& node) {
+  uint64_t hash = static_cast<uint64_t>(node.mode);
+  auto add = [&hash](int64_t value) {
+    hash ^= static_cast<uint64_t>(value) + 0x9e3779b97f4a7c15u + (hash << 6) + (hash >> 2);
+    hash *= 0xff51afd7ed558ccdu;
+  };
+  add(node.free_cpu_milli);
+  add(node.free_memory_mib);
+  for (int32_t i = 0; i < node.card_count; ++i) {
+    const CardView& card = node.cards[static_cast<size_t>(i)];
+    add(int64_t{card.units} << 32 | card.core_milli);
+    add(card.model);
+  }
+  return hash ^ hash >> 29;
+}
+
 Shape make_shape(const Request& request, ModelTable& models) {
   Shape shape;
   shape.kind = request.kind;

@@ -44,6 +44,8 @@ struct CardView {
   bool open = true;
   bool empty = true;
   double value = 0;  // what is free, in 1/1000 of a card: card_value()
+
+  bool operator==(const CardView&) const = default;
 };
 
 struct NodeView {
@@ -84,6 +86,11 @@ inline double card_value(int64_t units, int64_t total_units, int32_t core_milli,
   double memory = total_units > 0 ? 1000.0 * static_cast<double>(units) / static_cast<double>(total_units) : 0.0;
   return memory_only ? memory : 0.5 * memory + 0.5 * core_milli;
 }
+
+// Nodes in the same state get the same answer to every request, whatever their names. The hash is equal where this is
+// true.
+bool same_state(const NodeView& a, const NodeView& b);
+uint64_t state_hash(const NodeView& node);
 
 NodeView make_view(const Node& node, ModelTable& models);
 Shape make_shape(const Request& request, ModelTable& models);
