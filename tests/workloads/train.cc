@@ -1,7 +1,7 @@
 // A training loop as the card sees it: each step copies a batch in, runs forward and backward kernels of several
-// lengths, clears and exchanges gradients on the card, copies the loss out, and now and then waits for the host to
-// prepare the next batch. The pauses are sized so that a card of its own is about 91 % busy, the figure of a
-// framework's benchmark on a V100.
+// lengths, clears and exchanges gradients on the card and copies the loss out. The host runs one step ahead of the
+// card, so the card pauses only for the batch, which its copy engine brings in: sized so that a card of its own is
+// about 91 % busy, the figure of a framework's benchmark on a V100, however slowly the host wakes up.
 #include <algorithm>
 
 #include "common/card.h"
@@ -23,11 +23,10 @@ struct Layer {
 constexpr Layer kLayers[] = {{"forward_gemm", 700, 15}, {"backward_gemm", 900, 20}, {"normalise", 90, 30},
                              {"elementwise", 35, 40},   {"reduce_loss", 20, 5},     {"apply_gradients", 60, 5}};
 constexpr uint64_t kMiB = 1u << 20;
-constexpr uint64_t kBatchMib = 16;
-
 struct TrainOptions {
-  uint64_t sync_every = 1;
-  double host_ms = 3.1;
+  uint64_t ahead = 2;
+  uint64_t batch_mib = 38;
+  double host_ms = 0;
   uint64_t steps = 0;
 };
 
@@ -39,11 +38,17 @@ class Training {
     for (const Layer& layer : kLayers) specs.push_back({.name = layer.name, .us = layer.us});
     functions_ = card_.load(specs);
     check(cuda_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    batch_bytes_ = std::min(kBatchMib * kMiB, card_.memory_bytes());
+    for (uint64_t i = 0; i <= options_.ahead; ++i) {
+      CUevent event = nullptr;
+      check(cuda_.cuEventCreate(&event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+      ends_.push_back(event);
+    }
+    batch_bytes_ = std::min(options_.batch_mib * kMiB, card_.memory_bytes());
     if (batch_bytes_ > 0) check(cuda_.cuMemAllocHost(&host_, batch_bytes_), "cuMemAllocHost");
   }
 
   ~Training() {
+    for (const CUevent event : ends_) check(cuda_.cuEventDestroy(event), "cuEventDestroy");
     check(cuda_.cuStreamDestroy(stream_), "cuStreamDestroy");
     if (host_ != nullptr) check(cuda_.cuMemFreeHost(host_), "cuMemFreeHost");
   }
@@ -56,9 +61,11 @@ class Training {
     std::vector<double> step_ms;
     for (uint64_t now = start; now < end && (options_.steps == 0 || steps < options_.steps);) {
       step();
+      check(cuda_.cuEventRecord(ends_[steps % ends_.size()], stream_), "cuEventRecord");
       ++steps;
-      if (options_.sync_every > 0 && steps % options_.sync_every == 0) {
-        check(cuda_.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+      // The event recorded `ahead` steps ago: the oldest that may still be under way.
+      if (steps > options_.ahead) check(cuda_.cuEventSynchronize(ends_[steps % ends_.size()]), "cuEventSynchronize");
+      if (options_.host_ms > 0) {
         workloads::sleep_until_ns(workloads::now_ns() + static_cast<uint64_t>(options_.host_ms * 1e6));
       }
       const uint64_t after = workloads::now_ns();
@@ -100,6 +107,7 @@ class Training {
   const Driver& cuda_;
   std::vector<CUfunction> functions_;
   CUstream stream_ = nullptr;
+  std::vector<CUevent> ends_;
   void* host_ = nullptr;
   uint64_t batch_bytes_ = 0;
 };
@@ -112,8 +120,9 @@ int main(int argc, char** argv) {
                             "Training benchmark: steps of kernels, memsets and copies; reports steps per second.",
                             {.seconds = 60, .mem_mib = 6144});
   parser.count("steps", &options.steps, 0, UINT64_MAX, "end after so many steps (0: only by --seconds)")
-      .count("sync-every", &options.sync_every, 0, 1u << 20, "wait for the card after so many steps (0: never)")
-      .number("host-ms", &options.host_ms, 0, 1e4, "what the host does after each wait");
+      .count("ahead", &options.ahead, 0, 64, "steps that the host may be ahead of the card (0: waits for each)")
+      .count("batch-mib", &options.batch_mib, 0, 1u << 14, "bytes copied in before each step")
+      .number("host-ms", &options.host_ms, 0, 1e4, "what the host does after each step");
   const workloads::Common& common = parser.parse(argc, argv);
   workloads::Report report("train");
   {
