@@ -84,7 +84,7 @@ class Demo:
 
     def works(self, node):
         now = time.monotonic_ns()
-        return node.busy_log().percent(now - SECOND, now) > 1
+        return node.busy_log(now - SECOND).percent(now - SECOND, now) > 1
 
     def watch(self):
         """Asks nvidia-smi in both pods once a second for as long as is measured."""
@@ -178,7 +178,7 @@ class Demo:
         for node in self.nodes:
             environment = f"SLUICE_RUN_DIR={node.run_directory}"
             print(f"  {environment} {self.arguments.build}/bin/sluice ps      (also: top, cards)")
-            print(f"  {' '.join(node.pod_command('env', f'LD_LIBRARY_PATH={node.driver}', f'SLUICE_SIM_DIR={node.driver}'))}"
+            print(f"  {' '.join(node.pod_command('env', f'LD_LIBRARY_PATH={node.driver}', f'SLUICE_SIM_DIR={node.cards}'))}"
                   f" {self.arguments.build.resolve()}/bin/nvidia-smi")
         print(f"To change the share: SLUICE_RUN_DIR={self.shared.run_directory} {self.arguments.build}/bin/sluice set "
               f"GRANT --gpu-core 55\nTo stop: {script}")

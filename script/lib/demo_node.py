@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -40,12 +41,15 @@ class Node:
         self.folder = pathlib.Path(folder) / name
         self.driver = self.folder / "driver"
         self.run_directory = self.folder / "run"
+        self.cards = self.folder / "cards"
+        self.card = self.cards / "card0"
+        self.epoch_ns = None
         self.agent = None
         self.job = None
 
     def environment(self):
         path = f"{self.programs.build}/bin/workloads:{self.programs.build}/bin:{os.environ.get('PATH', '')}"
-        return dict(os.environ, PATH=path, LD_LIBRARY_PATH=str(self.driver), SLUICE_SIM_DIR=str(self.driver),
+        return dict(os.environ, PATH=path, LD_LIBRARY_PATH=str(self.driver), SLUICE_SIM_DIR=str(self.cards),
                     SLUICE_RUN_DIR=str(self.run_directory))
 
     def call(self, program, *arguments, check=True):
@@ -58,8 +62,14 @@ class Node:
         return result.stdout
 
     def create_card(self):
-        self.folder.mkdir(parents=True)
-        self.call("sluice-sim", "create", self.driver, "--card", CARD, "--seed", 1 + ord(self.name[-1]))
+        self.driver.mkdir(parents=True)
+        for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            source = self.programs.build / "sim" / library
+            if not source.exists():
+                raise DemoError(f"{source} is missing; build it (script/demo does so unless --no-build is given)")
+            shutil.copy(source, self.driver / library)
+        (self.driver / "libcuda.so").symlink_to("libcuda.so.1")
+        self.call("sluice-sim", "create", self.cards, "--card", CARD, "--seed", ord(self.name[-1]))
 
     def start_agent(self):
         self.run_directory.mkdir(mode=0o755)
@@ -121,10 +131,15 @@ class Node:
             raise DemoError(f"node {self.name}: nvidia-smi answered '{text.strip()}', expected three numbers")
         return demo_check.Reading(asked, answered, *(int(group) for group in match.groups()))
 
-    def busy_log(self):
-        """The card's own log: all contexts on it together."""
-        log = json.loads(self.call("sluice-sim", "log", self.driver, "--json"))
-        return parse_log(log)
+    def busy_log(self, since_ns=None):
+        """The card's own log, all contexts on it together, from a host time on (None: from its beginning)."""
+        if self.epoch_ns is None:
+            self.epoch_ns = self.read_log("--window", 1000)["epoch_ns"]
+        from_ms = 0 if since_ns is None else max(0, (since_ns - self.epoch_ns) // demo_check.MS)
+        return parse_log(self.read_log("--window", 1, "--from", from_ms))
+
+    def read_log(self, *arguments):
+        return json.loads(self.call("sluice-sim", "log", self.card, *arguments, "--json"))
 
     def tail(self, name):
         path = self.folder / name
@@ -148,5 +163,10 @@ class Node:
 
 
 def parse_log(log):
-    """A BusyLog from `sluice-sim log --json`."""
-    raise NotImplementedError
+    """A BusyLog from what `sluice-sim log --window 1 --json` prints. The card as a whole comes first in each window; its
+    clock counts from epoch_ns of the host's."""
+    windows = log["windows"]
+    occupied = [window["processes"][0]["occupied_percent"] / 100 * (window["to_ns"] - window["from_ns"])
+                for window in windows]
+    first = windows[0]["from_ns"] if windows else log["now_ns"]
+    return demo_check.BusyLog(log["epoch_ns"] + first, occupied)
