@@ -88,6 +88,7 @@ std::vector<Index> LogReader::of_pid(int32_t pid) const {
 uint64_t LogReader::sum(Index subject, uint64_t from, uint64_t to, bool executing) const {
   if (subject == kNone || subject > series_.size() || from >= to) return 0;
   const Series& s = series_[subject - 1];
+  if (to >= now_ns_) to = (now_ns_ / kBinNs + 1) * kBinNs;  // nothing of the last bin lies behind the present
   uint64_t total = 0;
   for (uint64_t ms = std::max(from / kBinNs, s.first_ms); ms <= (to - 1) / kBinNs && ms - s.first_ms < s.bins.size();
        ++ms) {
