@@ -74,6 +74,19 @@ void set_pem(CURL* curl, CURLoption file_option, CURLoption blob_option, const s
   }
 }
 
+// Splits "https://host:port" (or [v6]:port); the port is 443 where none is written.
+struct Authority {
+  std::string host;
+  std::string port = "443";
+};
+Authority authority_of(const std::string& server) {
+  size_t start = server.find("://");
+  std::string rest = start == std::string::npos ? server : server.substr(start + 3);
+  size_t colon = rest.rfind(':');
+  if (colon == std::string::npos || rest.find(']', colon) != std::string::npos) return {rest, "443"};
+  return {rest.substr(0, colon), rest.substr(colon + 1)};
+}
+
 bool is_certificate_fault(CURLcode code) {
   return code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CERTPROBLEM || code == CURLE_SSL_CACERT_BADFILE ||
          code == CURLE_SSL_ISSUER_ERROR;
@@ -122,7 +135,19 @@ Result<HttpResponse> HttpClient::send_once(const HttpRequest& request) {
   if (curl == nullptr) return internal("libcurl gave no handle (out of memory)");
   curl_easy_reset(curl);  // keeps the connection
   Transfer transfer{&request, {}, curl};
+  struct FreeList {
+    curl_slist* list = nullptr;
+    ~FreeList() { curl_slist_free_all(list); }
+  };
   std::string url = endpoint_.server + request.path;
+  FreeList connect_to;
+  if (!endpoint_.tls_server_name.empty()) {  // the certificate carries another name than the address
+    Authority real = authority_of(endpoint_.server);
+    url = fmt::format("https://{}:{}{}", endpoint_.tls_server_name, real.port, request.path);
+    std::string rule = fmt::format("{}:{}:{}:{}", endpoint_.tls_server_name, real.port, real.host, real.port);
+    connect_to.list = curl_slist_append(nullptr, rule.c_str());
+    curl_easy_setopt(curl, CURLOPT_CONNECT_TO, connect_to.list);
+  }
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
@@ -148,10 +173,7 @@ Result<HttpResponse> HttpClient::send_once(const HttpRequest& request) {
     curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request.body.c_str());
     curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
   }
-  struct FreeList {
-    curl_slist* list = nullptr;
-    ~FreeList() { curl_slist_free_all(list); }
-  } headers;
+  FreeList headers;
   auto add_header = [&headers](const std::string& line) {
     headers.list = curl_slist_append(headers.list, line.c_str());
   };

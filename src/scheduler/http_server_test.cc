@@ -124,6 +124,19 @@ TEST_F(Tls, ClientsAreKnownByTheirCertificate) {
   EXPECT_EQ(raw((*server)->port(), "GET / HTTP/1.1\r\n\r\n").find("HTTP/1.1 200"), std::string::npos);
 }
 
+TEST_F(Tls, AnotherNameInTheCertificateCanBeExpected) {
+  shell(
+      "sed -i 's/IP:127.0.0.1/DNS:sluice.test/' ext; openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key "
+      "-CAcreateserial "
+      "-days 2 -extfile ext -out server.crt");
+  auto server = HttpServer::start(options(), echo());
+  ASSERT_TRUE(server.ok()) << server.error().message;
+  kube::Endpoint by_address = endpoint(**server, true);
+  EXPECT_EQ(kube::HttpClient(by_address).send({}).error().code, ErrorCode::kPermission);
+  by_address.tls_server_name = "sluice.test";
+  EXPECT_TRUE(kube::HttpClient(by_address).send({}).ok());
+}
+
 TEST_F(Tls, AReplacedCertificateIsUsedForNewConnections) {
   auto server = HttpServer::start(options(), echo());
   ASSERT_TRUE(server.ok()) << server.error().message;

@@ -64,6 +64,8 @@ void declare(CLI::App& app, Options& o) {
       ->capture_default_str();
   app.add_option("--advertise-url", o.advertise_url, "where other replicas reach this one, https://host:port");
   app.add_option("--forward-ca", o.forward.ca_file, "CA of the other replicas' certificates");
+  app.add_option("--forward-tls-name", o.forward.tls_server_name,
+                 "name that their certificates carry, where it is not the address");
   app.add_option("--forward-cert", o.forward.certificate_file, "client certificate towards them");
   app.add_option("--forward-key", o.forward.key_file, "its key");
 }

@@ -137,6 +137,7 @@ class Cluster:
     def __init__(self, directory):
         self.directory = Path(directory)
         self.state_path = self.directory / "state.json"
+        self.started = {}  # name -> (arguments, process), of those started by this object
 
     def spawn(self, name, arguments):
         """Starts a program in a session of its own, its output in logs/."""
@@ -147,7 +148,18 @@ class Cluster:
         state = self.state()
         state["pids"][name] = process.pid
         self.state_path.write_text(json.dumps(state, indent=1))
+        self.started[name] = (arguments, process)
         return process
+
+    def kill(self, name, number=signal.SIGKILL):
+        """For tests of faults: stops one program the hard way and waits until it is gone."""
+        process = self.started[name][1]
+        process.send_signal(number)
+        process.wait(timeout=30)
+
+    def restart(self, name):
+        """Starts a killed program again with the same arguments."""
+        self.spawn(name, self.started[name][0])
 
     def state(self):
         return json.loads(self.state_path.read_text()) if self.state_path.exists() else {"pids": {}}

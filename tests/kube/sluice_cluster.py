@@ -124,7 +124,7 @@ class SluiceCluster:
     def __exit__(self, kind, *_):
         self.stop_sluice()
         self.control.stop()
-        if kind is None and not self.keep:
+        if kind in (None, SystemExit) and not self.keep:
             subprocess.run(["rm", "-rf", self.directory], check=True)
         else:
             print(f"logs of the scheduler: {self.directory}", file=sys.stderr)
@@ -136,6 +136,14 @@ class SluiceCluster:
              self.directory / "signing.key", "--listen-port", str(self.port), *self.scheduler_arguments],
             stdout=log, stderr=log)
         wait_until(lambda: self.extender("/readyz") == "ok", 20, "sluice-scheduler ready")
+
+    def start_replica(self, port, arguments=()):
+        """A further sluice-scheduler; the caller stops it."""
+        log = open(self.directory / f"sluice-scheduler-{port}.log", "ab")
+        return subprocess.Popen(
+            [self.build / "bin" / "sluice-scheduler", "--kubeconfig", self.kubeconfig, "--signing-key",
+             self.directory / "signing.key", "--listen-port", str(port), *self.scheduler_arguments, *arguments],
+            stdout=log, stderr=log)
 
     def stop_sluice(self, kill=False):
         if self.sluice is not None:
