@@ -1,7 +1,10 @@
 // Contexts: creating, being current, primary ones, limits.
 #include <algorithm>
 
+#include "sim/mem_pool.h"
 #include "sim/api.h"
+#include "sim/library.h"
+#include "sim/mem_state.h"
 #include "sim/module.h"
 
 namespace sluice::sim {
@@ -98,6 +101,8 @@ void destroy_context_object(Context& context) {
     if (m.context == &context) modules.push_back(&m);
   });
   for (Module* m : modules) unload_module(*m);
+  forget_context_in_libraries(process, context);
+  release_context_memory(process, context);
   device.memory->release_context(reinterpret_cast<CUcontext>(&context));
   ObjectsLock objects(process);
   std::vector<Stream*> streams;
@@ -316,7 +321,9 @@ CUresult sim_cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 
 CUresult sim_cuCtxSynchronize() {
   SIM_ENTER(cuCtxSynchronize, kContext | kNoCapture, Charge::kSync);
-  return wait_context(*call.context);
+  const CUresult result = wait_context(*call.context);
+  pools_after_sync(call.process, call.context->card);
+  return result;
 }
 CUresult sim_cuCtxSynchronize_v2(CUcontext handle) {
   if (handle == nullptr) return sim_cuCtxSynchronize();

@@ -276,6 +276,15 @@ CUresult add_any(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size
       return sim_cuGraphAddEventWaitNode(out, graph, after, count, p->eventWait.event);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
       return sim_cuGraphAddEventRecordNode(out, graph, after, count, p->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+      CUDA_MEM_ALLOC_NODE_PARAMS_v1 a{p->alloc.poolProps, p->alloc.accessDescs, p->alloc.accessDescCount,
+                                      p->alloc.bytesize, 0};
+      const CUresult result = sim_cuGraphAddMemAllocNode(out, graph, after, count, &a);
+      p->alloc.dptr = a.dptr;
+      return result;
+    }
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+      return sim_cuGraphAddMemFreeNode(out, graph, after, count, p->free.dptr);
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "sim/mem_pool.h"
 #include "sim/api.h"
 #include "sim/capture.h"
 
@@ -262,7 +263,9 @@ CUresult sim_cuStreamSynchronize(CUstream handle) {
   if (const CUresult result = find_stream(call, handle, &stream); result != CUDA_SUCCESS) return result;
   if (const CUresult result = check_not_capturing(*stream); result != CUDA_SUCCESS) return result;
   if (const CUresult result = check_implicit_capture(call, *stream); result != CUDA_SUCCESS) return result;
-  return wait_stream(call, *stream);
+  const CUresult result = wait_stream(call, *stream);
+  pools_after_sync(call.process, stream->context->card);
+  return result;
 }
 
 CUresult sim_cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags) {
@@ -434,6 +437,7 @@ CUresult sim_cuEventSynchronize(CUevent handle) {
   const CUresult result = call.process.wait(
       event->card, [command](Card& card) { return is_done(card, command); },
       [command](Card& card) { return earliest_done(card, command); }, mode);
+  pools_after_sync(call.process, event->card);
   return result == CUDA_SUCCESS && event->context != nullptr ? context_error(*event->context) : result;
 }
 

@@ -1,5 +1,7 @@
 #include "sim/graph.h"
 
+#include "sim/mem_graph.h"
+
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
@@ -363,11 +365,17 @@ CUresult launch_graph(Call& call, GraphExec& exec, Stream& stream) {
   for (Function* function : functions) {
     if (const CUresult result = ensure_loaded(*function); result != CUDA_SUCCESS) return result;
   }
-  ContextLock lock(*stream.context);
-  call.host().charge(Charge::kGraphLaunch, 0);
-  if (exec.last_card != stream.context->card) exec.last_launch = {};
-  exec.last_card = stream.context->card;
-  return Launcher(call, exec, stream).run();
+  if (const CUresult result = commit_graph_memory(call.process, exec); result != CUDA_SUCCESS) return result;
+  CUresult result = CUDA_SUCCESS;
+  {
+    ContextLock lock(*stream.context);
+    call.host().charge(Charge::kGraphLaunch, 0);
+    if (exec.last_card != stream.context->card) exec.last_launch = {};
+    exec.last_card = stream.context->card;
+    result = Launcher(call, exec, stream).run();
+  }
+  finish_graph_memory(call.process, exec, stream);
+  return result;
 }
 
 }  // namespace sluice::sim

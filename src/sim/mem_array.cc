@@ -85,9 +85,8 @@ CUresult create_array(Call& call, const CUDA_ARRAY3D_DESCRIPTOR& shape, CUarray*
   array->shape = shape;
   fill_rows(*array);
   if (owns_memory(shape)) {
-    array->memory =
-        make_physical(call.process, call.context->card, round_up_to(bytes_of(*array), kTile), BlockKind::kArray);
-    if (array->memory == nullptr) {
+    array->address = place(call.process, call.context->card, bytes_of(*array), &array->memory);
+    if (array->address == 0) {
       state.arrays.free(array);
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -103,6 +102,12 @@ CUDA_ARRAY3D_DESCRIPTOR from_2d(const CUDA_ARRAY_DESCRIPTOR& flat) {
 void free_array(Process& process, Array& array) {
   if (array.address != 0 && !array.level) unplace(process, *array.memory, array.address);
   memory_state(process).arrays.free(&array);
+}
+
+void free_mipmap(Process& process, Mipmap& mipmap) {
+  for (Array* level : mipmap.levels) free_array(process, *level);
+  if (mipmap.address != 0) unplace(process, *mipmap.memory, mipmap.address);
+  memory_state(process).mipmaps.free(&mipmap);
 }
 
 Mipmap* find_mipmap(Process& process, CUmipmappedArray handle) {
@@ -129,6 +134,34 @@ bool array_layout(Process& process, CUarray handle, ArrayLayout* layout) {
   layout->layers = array->slices;
   layout->element_bytes = channel_bytes(array->shape.Format) * array->shape.NumChannels;
   return true;
+}
+
+void release_context_memory(Process& process, const Context& context) {
+  if (process.memory_state == nullptr) return;
+  std::vector<Mapping> managed = process.device(context.card)->memory->managed_of(&context);
+  for (const Mapping& mapping : managed) free_managed(process, mapping);
+  const MemoryLock lock(process);
+  MemoryState& state = memory_state(process);
+  std::vector<Mipmap*> mipmaps;
+  state.mipmaps.each([&](Mipmap& m) {
+    if (m.context == &context) mipmaps.push_back(&m);
+  });
+  for (Mipmap* m : mipmaps) free_mipmap(process, *m);
+  std::vector<Array*> arrays;
+  state.arrays.each([&](Array& a) {
+    if (a.context == &context) arrays.push_back(&a);
+  });
+  for (Array* a : arrays) free_array(process, *a);
+  std::vector<uint64_t> imported;
+  for (const auto& [address, memory] : state.imported) {
+    Mapping mapping;
+    Memory& space = *process.device(memory->card)->memory;
+    if (space.find(address, &mapping) &&
+        mapping.context == reinterpret_cast<CUcontext>(const_cast<Context*>(&context))) {
+      imported.push_back(address);
+    }
+  }
+  for (const uint64_t address : imported) close_imported(process, address);
 }
 
 Array* find_array(Process& process, CUarray handle) {
@@ -268,9 +301,7 @@ CUresult sim_cuMipmappedArrayDestroy(CUmipmappedArray handle) {
   const MemoryLock lock(call.process);
   Mipmap* mipmap = find_mipmap(call.process, handle);
   if (mipmap == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  for (Array* level : mipmap->levels) free_array(call.process, *level);
-  if (mipmap->address != 0) unplace(call.process, *mipmap->memory, mipmap->address);
-  memory_state(call.process).mipmaps.free(mipmap);
+  free_mipmap(call.process, *mipmap);
   return CUDA_SUCCESS;
 }
 

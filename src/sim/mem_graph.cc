@@ -22,6 +22,12 @@ struct GraphMemory {
     uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
   };
   std::map<int, Figures> figures;
+  struct Free {
+    CUdeviceptr address;
+    int card;
+    CommandRef last;
+  };
+  std::vector<Free> frees;  // of free nodes that were launched
 };
 
 GraphMemory& graph_memory(Process& process) {
@@ -130,12 +136,33 @@ bool free_elsewhere(Process& process, CUdeviceptr address, const Mapping& mappin
   return state.mapped.count(mapping.address) != 0 || state.imported.count(mapping.address) != 0;
 }
 
-__attribute__((weak)) CUresult capture_memory_alloc(Call&, Stream&, int, size_t, CUdeviceptr*) {
-  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+bool graph_is_committed(Process& process, CUdeviceptr address) {
+  const GraphMemory& state = graph_memory(process);
+  const auto at = state.ranges.find(address);
+  return at != state.ranges.end() && at->second.memory != nullptr;
 }
 
-__attribute__((weak)) CUresult capture_memory_free(Call&, Stream&, CUdeviceptr) {
-  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+void graph_free_after(Process& process, CUdeviceptr address, int card, CommandRef last) {
+  graph_memory(process).frees.push_back({address, card, last});
+}
+
+void settle_graph_frees(Process& process) {
+  std::vector<GraphMemory::Free>& frees = graph_memory(process).frees;
+  std::vector<CUdeviceptr> due;
+  std::erase_if(frees, [&](const GraphMemory::Free& f) {
+    Card& card = *process.device(f.card)->card;
+    Card::Guard guard(card);
+    advance(card, card.card_time(process.host().now_ns()));
+    if (f.last.index != kNone && !is_done(card, f.last)) return false;
+    due.push_back(f.address);
+    return true;
+  });
+  for (const CUdeviceptr address : due) {
+    if (!graph_free(process, address)) {
+      // A free node may also free what cuMemAllocAsync gave.
+      if (Pool* pool = pool_of(process, address)) pool_free(process, *pool, address, kNone);
+    }
+  }
 }
 
 }  // namespace sluice::sim
@@ -148,6 +175,7 @@ CUresult sim_cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute 
   SIM_ENTER(cuDeviceGetGraphMemAttribute, kDriver);
   if (call.process.device(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   const MemoryLock lock(call.process);
+  settle_graph_frees(call.process);
   const uint64_t* number = figure(graph_memory(call.process).figures[device], attribute);
   if (number == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *static_cast<cuuint64_t*>(value) = *number;
@@ -174,6 +202,7 @@ CUresult sim_cuDeviceGraphMemTrim(CUdevice device) {
   SIM_ENTER(cuDeviceGraphMemTrim, kDriver);
   if (call.process.device(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   const MemoryLock lock(call.process);
+  settle_graph_frees(call.process);
   trim(call.process, graph_memory(call.process), device);
   return CUDA_SUCCESS;
 }

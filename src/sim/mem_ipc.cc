@@ -13,6 +13,19 @@ External* find_external(Call& call, CUexternalMemory handle) {
 }
 
 }  // namespace
+
+void close_imported(Process& process, uint64_t address) {
+  MemoryState& state = memory_state(process);
+  const auto at = state.imported.find(address);
+  Physical& physical = *at->second;
+  Memory& memory = *process.device(physical.card)->memory;
+  memory.unmap(address, physical.bytes);
+  memory.unreserve(address, round_up_to(physical.bytes, kMemBlock));
+  physical.handles = 0;
+  drop_physical(process, physical);
+  state.imported.erase(at);
+}
+
 }  // namespace sluice::sim
 
 using namespace sluice::sim;
@@ -70,16 +83,9 @@ CUresult sim_cuIpcOpenMemHandle(CUdeviceptr* out, CUipcMemHandle handle, unsigne
 CUresult sim_cuIpcCloseMemHandle(CUdeviceptr address) {
   SIM_ENTER(cuIpcCloseMemHandle, kContext);
   const MemoryLock lock(call.process);
-  MemoryState& state = memory_state(call.process);
-  const auto at = state.imported.find(address);
-  if (at == state.imported.end()) return CUDA_ERROR_INVALID_VALUE;
-  Physical& physical = *at->second;
-  Memory& memory = *call.process.device(physical.card)->memory;
-  memory.unmap(address, physical.bytes);
-  memory.unreserve(address, round_up_to(physical.bytes, kMemBlock));
-  physical.handles = 0;
-  drop_physical(call.process, physical);
-  state.imported.erase(at);
+  const MemoryState& state = memory_state(call.process);
+  if (state.imported.count(address) == 0) return CUDA_ERROR_INVALID_VALUE;
+  close_imported(call.process, address);
   return CUDA_SUCCESS;
 }
 

@@ -104,10 +104,13 @@ void drop_physical(Process& process, Physical& memory);
 bool map_physical(Process& process, const Physical& memory, uint64_t address, uint64_t bytes, uint64_t offset,
                   CUcontext context, bool accessible);
 
+// What a context takes with it when it ends: its arrays, its managed memory, what it opened of other processes.
+void release_context_memory(Process& process, const Context& context);
 // cuMemFree of something that plain allocation did not make: true when it was pool, graph or managed memory (*result
 // says how that went) or memory with a release of its own, which cuMemFree refuses.
 bool free_elsewhere(Process& process, CUdeviceptr address, const Mapping& mapping, CUresult* result);
 CUresult free_managed(Process& process, const Mapping& mapping);
+void close_imported(Process& process, uint64_t address);  // cuIpcCloseMemHandle, with the memory lock held
 
 // What another process needs to reach a piece of memory; travels in IPC handles and in exported descriptors.
 struct MemoryTicket {

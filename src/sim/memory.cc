@@ -160,6 +160,15 @@ bool Memory::find(uint64_t address, Mapping* out) {
   return true;
 }
 
+std::vector<Mapping> Memory::managed_of(const void* context) {
+  const std::lock_guard guard(lock_);
+  std::vector<Mapping> found;
+  for (const auto& [address, m] : mappings_) {
+    if (m.managed && static_cast<const void*>(m.context) == context) found.push_back(m);
+  }
+  return found;
+}
+
 uint64_t Memory::mappings() {
   const std::lock_guard guard(lock_);
   return mappings_.size();

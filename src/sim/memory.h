@@ -73,6 +73,8 @@ class Memory {
 
   // Everything of one context (cuCtxDestroy), everything (exit).
   void release_context(CUcontext context);
+  // Managed allocations made in a context.
+  std::vector<Mapping> managed_of(const void* context);
   uint64_t mappings();
 
  private:

@@ -21,7 +21,7 @@ def main():
         config = LaunchConfig(grid=80, block=256)
         launch(stream, config, work, held.handle, numpy.uint32(16))
         stream.sync()
-        options = EventOptions(enable_timing=True)
+        options = EventOptions(timing_enabled=True)
         launches = 100
         started = time.monotonic()
         begin = stream.record(options=options)
