@@ -107,18 +107,25 @@ CUresult hook_cuLaunchGridAsync(CUfunction f, int width, int height, CUstream st
 }
 
 CUresult hook_cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-  return unit(stream, kLegacyForm, graph_key(exec),
-              [=](Guest* guest) { return guest->cuda.cuGraphLaunch(exec, stream); });
+  if (CUresult refused = memory_before_graph_launch(enter(), exec)) return refused;
+  const CUresult result =
+      unit(stream, kLegacyForm, graph_key(exec), [=](Guest* guest) { return guest->cuda.cuGraphLaunch(exec, stream); });
+  memory_after_graph_launch(enter(), exec);
+  return result;
 }
 
 CUresult hook_cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-  return unit(stream, kPerThreadForm, graph_key(exec),
-              [=](Guest* guest) { return guest->cuda.cuGraphLaunch_ptsz(exec, stream); });
+  if (CUresult refused = memory_before_graph_launch(enter(), exec)) return refused;
+  const CUresult result = unit(stream, kPerThreadForm, graph_key(exec),
+                               [=](Guest* guest) { return guest->cuda.cuGraphLaunch_ptsz(exec, stream); });
+  memory_after_graph_launch(enter(), exec);
+  return result;
 }
 
 CUresult hook_cuGraphExecDestroy(CUgraphExec exec) {
   Guest* guest = enter();
   if (!passes(guest)) compute_graph_destroyed(guest, graph_key(exec));
+  memory_graph_exec_destroyed(guest, exec);
   return guest->cuda.cuGraphExecDestroy(exec);
 }
 
