@@ -170,9 +170,12 @@ class Demo:
 
     def keep(self):
         script = self.folder / "stop"
-        groups = " ".join(f"-{process.pid}" for node in self.nodes for process in (node.job, node.agent))
-        script.write_text(f"#!/bin/sh\n# Ends what the demonstration left running and removes its folder.\n"
-                          f"kill -- {groups} 2>/dev/null\nsleep 1\nrm -rf {self.folder}\n")
+        jobs = " ".join(f"-{node.job.pid}" for node in self.nodes)
+        agents = " ".join(f"-{node.agent.pid}" for node in self.nodes)
+        script.write_text("#!/bin/sh\n# Ends what the demonstration left running and removes its folder: Jobs, then, once "
+                          "their grants are taken\n# back, agents.\n"
+                          f"kill -- {jobs} 2>/dev/null\nsleep 3\nkill -- {agents} 2>/dev/null\nsleep 1\n"
+                          f"grep -o '{self.folder}/[^ ]*' /proc/mounts | xargs -r umount\nrm -rf {self.folder}\n")
         script.chmod(0o755)
         print("\nEverything keeps running. To look:")
         for node in self.nodes:

@@ -8,6 +8,7 @@ import dataclasses
 
 MS = 1_000_000
 SECOND = 1_000_000_000
+READING_AGE_NS = 200 * MS
 
 
 @dataclasses.dataclass
@@ -64,8 +65,9 @@ def windows(log, from_ns, to_ns, length_ns, step_ns):
 
 def reading_error(log, reading):
     """How far a reading is from the log: the least difference to the busy share of any second that ended while nvidia-smi
-    was at work, beyond half a point for its rounding to whole percent."""
-    best, end = float("inf"), reading.asked_ns
+    was at work or READING_AGE_NS before (the figure is renewed ten times a second), beyond half a point for its rounding
+    to whole percent."""
+    best, end = float("inf"), reading.asked_ns - READING_AGE_NS
     while end <= reading.answered_ns + MS:
         best = min(best, abs(log.percent(end - SECOND, end) - reading.utilisation_percent))
         end += MS

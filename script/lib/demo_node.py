@@ -16,6 +16,7 @@ import demo_check
 
 CARD = "V100-SXM2-32GB"
 CARD_MIB = 32510
+RELEASE_PATIENCE_SECONDS = 5  # the card frees a dead process's memory within 2 s
 
 
 class DemoError(Exception):
@@ -147,19 +148,35 @@ class Node:
         return text[-600:]
 
     def stop(self):
-        """Ends Job and agent, the Job first; kills what does not end within two seconds."""
-        for process in (self.job, self.agent):
-            if process is None:
-                continue
-            try:
-                os.killpg(process.pid, signal.SIGTERM)
-            except ProcessLookupError:
-                continue
-            try:
-                process.wait(2)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        """Ends the Job, waits until the agent has taken its grant back, ends the agent. What does not end in time is
+        killed; pages that a killed agent leaves mounted are unmounted."""
+        end(self.job)
+        deadline = time.monotonic() + RELEASE_PATIENCE_SECONDS
+        while self.agent is not None and self.agent.poll() is None and time.monotonic() < deadline:
+            if not any((self.run_directory / "grants").glob("*")):
+                break
+            time.sleep(0.05)
+        end(self.agent)
+        for line in pathlib.Path("/proc/self/mounts").read_text().splitlines():
+            mounted = line.split()[1]
+            if mounted.startswith(f"{self.folder}/"):
+                subprocess.run(["umount", mounted], capture_output=True, check=False)
+
+
+def end(process):
+    """SIGTERM for a process and its group, SIGKILL after two seconds."""
+    if process is None:
+        return
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            pass
+        try:
+            process.wait(2)
+            return
+        except subprocess.TimeoutExpired:
+            continue
 
 
 def parse_log(log):
