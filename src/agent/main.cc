@@ -70,6 +70,7 @@ void declare_options(CLI::App& app, Options& options) {
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-grants-per-card", options.node.max_grants_per_card, "0 = no limit")->check(CLI::Range(0, 4096));
   app.add_option("--card-order", options.order, "which card first")->check(CLI::IsMember({"binpack", "spread"}));
+  app.add_flag("--mixed", options.node.mixed, "let memory-only requests share what compute is left beside capped ones");
   app.add_flag("--allow-priority", options.node.allow_priority, "honour weight and high priority of every user");
   app.add_option("--idle-seconds", options.idle_seconds, "leave after this long without grants and callers; 0 = stay")
       ->check(CLI::Range(0, 86400));

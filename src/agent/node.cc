@@ -70,13 +70,15 @@ CardUnit* Node::unit_by_uuid(const std::string& uuid) {
   return nullptr;
 }
 
+// On a mixed card the kind with compute.
 core::Kind Node::kind_on(int32_t card_index) const {
+  core::Kind kind = core::Kind::kNone;
   for (const auto& [id, grant] : grants_) {
     for (const GrantCard& card : grant->cards) {
-      if (card.share.card_index == card_index) return grant->record.kind;
+      if (card.share.card_index == card_index && kind != core::Kind::kMemoryCore) kind = grant->record.kind;
     }
   }
-  return core::Kind::kNone;
+  return kind;
 }
 
 uint32_t Node::policy_for(const CardUnit& unit, core::Kind kind) const {
@@ -86,7 +88,8 @@ uint32_t Node::policy_for(const CardUnit& unit, core::Kind kind) const {
       if (card.share.card_index == unit.info.index) return grant->record.policy;
     }
   }
-  return kind == core::Kind::kMemoryCore ? page::kPolicyFixed : page::kPolicyNative;
+  // Where a capped container may come to an uncapped one, both take turns from the start.
+  return kind == core::Kind::kMemoryCore || options_.mixed ? page::kPolicyFixed : page::kPolicyNative;
 }
 
 void Node::apply_policy(CardUnit& unit) {
@@ -185,13 +188,39 @@ Result<void> Node::write_record(const Grant& grant) {
                            json::to_pretty_string(grant.record.to_json()), 0600);
 }
 
+// Nobody lives under the grant any more, but the card still holds memory of the dead: compute and turns are free at once.
+void Node::fade_grant(Grant& grant) {
+  grant.fading = true;
+  if (grant.pages) grant.pages->close_for_new_programs();
+  leave_keepers(grant);
+  core::Placement before, after;
+  for (const GrantCard& card : grant.cards) {
+    if (card.unit == nullptr) continue;
+    before.shares.push_back(card.share);
+    after.shares.push_back(card.share);
+    // A whole card stays whole until its memory is back.
+    if (grant.record.kind == core::Kind::kMemoryCore) after.shares.back().core_milli = 0;
+  }
+  if (before == after || !core::release(core_, before)) return;
+  if (Result<void> taken = core::take(core_, after); !taken) {
+    log::error("a fading share was lost", {{"reason", taken.error().message}});
+    return;
+  }
+  for (GrantCard& card : grant.cards) card.share.core_milli = 0;
+}
+
+bool Node::any_fading() {
+  std::lock_guard guard(mutex_);
+  return std::any_of(grants_.begin(), grants_.end(), [](const auto& entry) { return entry.second->fading; });
+}
+
 void Node::end_grant(uint64_t id, std::string_view why) {
   auto entry = grants_.find(id);
   if (entry == grants_.end()) return;
   std::unique_ptr<Grant> grant = std::move(entry->second);
   grants_.erase(entry);
   if (grant->pages) grant->pages->close_for_new_programs();
-  leave_keepers(*grant);
+  if (!grant->fading) leave_keepers(*grant);
   core::Placement placement;
   for (const GrantCard& card : grant->cards) {
     if (card.unit != nullptr) placement.shares.push_back(card.share);

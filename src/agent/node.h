@@ -36,6 +36,7 @@ struct NodeOptions {
   int64_t unit_mib = 1024;  // memory unit
   int32_t max_grants_per_card = 20;
   core::CardOrder card_order = core::CardOrder::kBinpack;
+  bool mixed = false;  // memory-only requests may share what compute is left of a card that serves both kinds
   bool allow_priority = false;  // weight and high priority of users other than the agent's own
 };
 
@@ -146,11 +147,14 @@ class Node {
   void event(std::string what, std::string text);
   Result<void> write_record(const Grant& grant);
   void end_grant(uint64_t id, std::string_view why);
+  void fade_grant(Grant& grant);
+  bool any_fading();
   void join_keepers(Grant& grant);
   void leave_keepers(Grant& grant);
   core::ShareRequest share_of(const Grant& grant, const GrantCard& card) const;
 
   // node_grant.cc
+  Result<GrantAnswer> try_grant(const Peer& peer, const GrantRequest& request);
   Result<Choice> choose(const GrantRequest& request);
   Result<std::unique_ptr<Grant>> make_grant(const Peer& peer, const GrantRequest& request, const Choice& choice,
                                             std::vector<std::string>& notes);

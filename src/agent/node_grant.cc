@@ -82,7 +82,8 @@ Result<Node::Choice> Node::choose(const GrantRequest& request) {
       leave_out(unit, "is not ours: " + unit.held_by);
     else if (unit.lost)
       leave_out(unit, "is lost");
-    else if (kind != core::Kind::kNone && kind != wanted->kind && kind != core::Kind::kWhole)
+    else if (kind != core::Kind::kNone && kind != wanted->kind && kind != core::Kind::kWhole &&
+             !(options_.mixed && wanted->kind != core::Kind::kWhole))
       leave_out(unit, fmt::format("serves {} requests, and a card serves one kind at a time", core::to_string(kind)));
     else if (request.policy && kind != core::Kind::kNone && *request.policy != unit.policy_in_force)
       leave_out(unit, fmt::format("is under policy {}", policy_name(unit.policy_in_force)));
@@ -176,6 +177,16 @@ Result<std::unique_ptr<Grant>> Node::make_grant(const Peer& peer, const GrantReq
 }
 
 Result<GrantAnswer> Node::grant(const Peer& peer, const GrantRequest& request) {
+  // Memory of programs that have just ended comes back with the card's next word, within two seconds: who asks right after
+  // them waits for that instead of being refused.
+  for (uint64_t end_ns = monotonic_ns() + kDeadHoldNs + 500'000'000;;) {
+    Result<GrantAnswer> answer = try_grant(peer, request);
+    if (answer || answer.error().code != ErrorCode::kExhausted || monotonic_ns() > end_ns || !any_fading()) return answer;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+Result<GrantAnswer> Node::try_grant(const Peer& peer, const GrantRequest& request) {
   std::lock_guard guard(mutex_);
   Result<Choice> choice = choose(request);
   if (!choice) return std::move(choice.error());
@@ -286,7 +297,7 @@ Result<GrantStatus> Node::set(const Peer& peer, const SetRequest& request) {
   if (!found) return std::move(found.error());
   Grant& grant = **found;
   const GrantRecord old_record = grant.record;
-  if (!grant.pages || grant.closing) return unavailable("this grant can no longer be changed");
+  if (!grant.pages || grant.closing || grant.fading) return unavailable("this grant can no longer be changed");
   if (grant.record.kind == core::Kind::kWhole && (request.gpu_mem_units || request.core_percent)) {
     return invalid(fmt::format("grant '{}' has whole cards; a share of them cannot be changed", grant.record.name));
   }

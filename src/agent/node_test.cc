@@ -106,6 +106,24 @@ struct Refused {
   const char* text;  // part of the sentence
 };
 
+TEST_F(NodeTest, AMixedCardServesUncappedBesideCappedInEitherOrder) {
+  FakeCards cards(1);
+  NodeOptions mixed = options();
+  mixed.mixed = true;
+  Node node(mixed, cards, [] { return std::make_unique<test::SleepyHost>(); });
+  ASSERT_TRUE(node.start());
+  Result<GrantAnswer> uncapped = node.grant(kSelf, share(5, 0, "uncapped"));
+  ASSERT_TRUE(uncapped) << uncapped.error().message;
+  EXPECT_EQ(uncapped->policy, page::kPolicyFixed);  // takes turns as soon as somebody capped comes
+  EXPECT_EQ(uncapped->cards[0].core_percent, 0);
+  Result<GrantAnswer> capped = node.grant(kSelf, share(5, 30, "capped"));
+  ASSERT_TRUE(capped) << capped.error().message;
+  EXPECT_TRUE(node.grant(kSelf, share(5, 0, "second")));
+  GrantRequest whole;
+  whole.whole_cards = 1;
+  EXPECT_FALSE(node.grant(kSelf, whole));
+}
+
 TEST_F(NodeTest, RefusalsNameRuleNeedAndHave) {
   FakeCards cards(1);
   auto node = make_node(cards);
