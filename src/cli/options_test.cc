@@ -96,6 +96,11 @@ TEST(Request, OptionsBecomeWhatTheAgentIsAskedFor) {
   EXPECT_EQ(request->cards, 2);
 }
 
+TEST(Request, AGrantIsNamedAfterItsCommand) {
+  EXPECT_EQ(default_name("/usr/bin/python3", 42), "python3-42");
+  EXPECT_EQ(default_name(std::string(500, 'x'), 42).size(), agent::kMaxNameBytes);
+}
+
 TEST(Request, WholeCards) {
   RunOptions run = run_options(std::nullopt, std::nullopt);
   run.whole_cards = "2";

@@ -18,6 +18,13 @@ Result<int64_t> parse_number(const std::string& text, std::string_view what, int
   return value;
 }
 
+std::string default_name(const std::string& command, int64_t pid) {
+  const std::string tail = fmt::format("-{}", pid);
+  const size_t slash = command.find_last_of('/');
+  const std::string file = slash == std::string::npos ? command : command.substr(slash + 1);
+  return file.substr(0, agent::kMaxNameBytes - tail.size()) + tail;
+}
+
 JobSpec job_from_options(const RunOptions& run) {
   JobSpec job;
   job.command = run.command;

@@ -12,6 +12,9 @@ namespace sluice::cli {
 // A whole number in text, `what` names it in the error ("--weight").
 Result<int64_t> parse_number(const std::string& text, std::string_view what, int64_t least, int64_t most);
 
+// A grant's name when none is given: the command's file name and the runner's pid, cut to what the page can hold.
+std::string default_name(const std::string& command, int64_t pid);
+
 // What a command line asks for, in the form of a manifest's one container.
 JobSpec job_from_options(const RunOptions& run);
 

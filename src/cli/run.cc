@@ -21,6 +21,7 @@
 namespace sluice::cli {
 namespace {
 
+constexpr int kGiveBackMs = 500;
 constexpr size_t kManifestBytesMax = 4u << 20;
 
 Result<std::string> read_manifest(const std::string& path) {
@@ -70,6 +71,15 @@ Result<NamespacePlan> plan(const agent::Client& client, const agent::GrantAnswer
   return plan_namespace(grant, find_driver_files(search), delivery, client.run_directory());
 }
 
+// Tells the agent that the command has ended, so that the next command need not wait until it notices. Processes left
+// behind keep the grant, and an agent that does not answer finds out by itself.
+void give_back(const std::string& agent_directory, const std::string& grant) {
+  agent::ConnectOptions how;
+  how.run_directory = agent_directory;
+  how.timeout_ms = kGiveBackMs;
+  if (auto client = agent::Client::connect(how); client) static_cast<void>(client->release(grant));
+}
+
 }  // namespace
 
 int run(const Options& options) {
@@ -82,6 +92,7 @@ int run(const Options& options) {
   if (!job) return fail("run", job.error());
   auto request = grant_request(*job, options.run);
   if (!request) return fail("run", request.error());
+  if (request->name.empty()) request->name = default_name(job->command[0], getpid());
   auto client = connect(options, true);
   if (!client) return fail("run", client.error());
   auto grant = client->grant(*request);
@@ -100,9 +111,14 @@ int run(const Options& options) {
     return drop_privileges();
   };
   // With the command attached too, a killed runner takes nothing away from it. A command that has ended already cannot
-  // be attached, which is no fault.
-  const auto started = [&](pid_t pid) { static_cast<void>(client->attach(grant->id, pid)); };
+  // be attached, which is no fault. The grant needs no connection from then on, and the agent has only so many.
+  const auto started = [&](pid_t pid) {
+    static_cast<void>(client->attach(grant->id, pid));
+    client = Error{};
+  };
+  const std::string agent_directory = client->run_directory();
   const Outcome outcome = run_command(command, prepare, started);
+  give_back(agent_directory, grant->id);
   if (!outcome.error.empty()) fmt::print(stderr, "sluice run: {}\n", outcome.error);
   return outcome.status;
 }
