@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -170,12 +169,15 @@ void static_program(const char* name, const Arguments& arguments) {
   become(name, arguments, "binder_static");
 }
 
-// All of the environment gone but the library path, which stands for an installed driver on a simulated card.
+// All of the environment gone but what stands for an installed driver and its card where those are simulated.
 void cleared(const char* name, const Arguments& arguments) {
-  const char* const path = getenv("LD_LIBRARY_PATH");
-  const std::string kept = std::string("LD_LIBRARY_PATH=") + (path != nullptr ? path : "");
+  std::vector<std::string> kept;
+  for (const char* variable : {"LD_LIBRARY_PATH", "SLUICE_SIM_DIR"}) {
+    const char* const value = getenv(variable);
+    if (value != nullptr) kept.push_back(std::string(variable) + "=" + value);
+  }
   clearenv();
-  if (path != nullptr) putenv(strdup(kept.c_str()));
+  for (std::string& assignment : kept) putenv(assignment.data());
   become(name, arguments, "binder_linked");
 }
 
