@@ -131,6 +131,28 @@ void State::learn_pod(const kube::Pod& pod) {
   put_pod(pod);
 }
 
+void State::replace_budgets(const json::Array& items) {
+  std::map<std::string, DisruptionBudget> fresh;
+  for (const json::Value& item : items) {
+    if (Result<DisruptionBudget> budget = decode_budget(item); budget)
+      fresh[budget->name_space + "/" + budget->name] = *budget;
+  }
+  std::lock_guard lock(mutex_);
+  budgets_ = std::move(fresh);
+}
+
+void State::budget_changed(const json::Value& object) {
+  Result<DisruptionBudget> budget = decode_budget(object);
+  if (!budget) return;
+  std::lock_guard lock(mutex_);
+  budgets_[budget->name_space + "/" + budget->name] = *budget;
+}
+
+void State::budget_deleted(const std::string& name_space, const std::string& name) {
+  std::lock_guard lock(mutex_);
+  budgets_.erase(name_space + "/" + name);
+}
+
 bool State::ready() const {
   std::lock_guard lock(mutex_);
   return nodes_listed_ && pods_listed_;

@@ -25,6 +25,7 @@
 #include "core/cluster.h"
 #include "kube/allocation.h"
 #include "kube/objects.h"
+#include "scheduler/disruption.h"
 
 namespace sluice::scheduler {
 
@@ -59,7 +60,10 @@ class State {
   void replace_pods(const json::Array& items);
   void pod_changed(const json::Value& object);
   void pod_deleted(const std::string& uid);
-  bool ready() const;  // both lists have been seen
+  bool ready() const;  // nodes and pods have been listed
+  void replace_budgets(const json::Array& items);
+  void budget_changed(const json::Value& object);
+  void budget_deleted(const std::string& name_space, const std::string& name);
 
   // From kube-scheduler. `pod` is what the call carried: used for the request, never for who holds what.
   FilterAnswer filter(const kube::Pod& pod, const std::vector<std::string>& node_names);
@@ -159,6 +163,7 @@ class State {
   void remember_refusal(const kube::Pod& pod, const std::string& rule);
   std::vector<std::string> choose_victims(const kube::Pod& pod, const core::PodRequest& request, const NodeEntry& node,
                                           const Victims& proposed) const;
+  int64_t count_violations(const std::vector<std::string>& uids) const;
   bool more_important(const std::string& a, const std::string& b) const;
 
   StateSettings settings_;
@@ -168,6 +173,7 @@ class State {
   std::unordered_map<std::string, NodeEntry> nodes_;
   std::unordered_map<std::string, PodEntry> pods_;
   std::map<std::string, std::set<std::string>> nominated_;  // node -> uids of pending pods
+  std::map<std::string, DisruptionBudget> budgets_;         // by namespace/name
   bool nodes_listed_ = false;
   bool pods_listed_ = false;
   uint32_t next_rank_ = 0;

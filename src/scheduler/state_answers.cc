@@ -186,8 +186,11 @@ void State::bind_finished(const std::string& uid) {
 
 // Higher priority first, then the older pod: the order in which kube-scheduler lists victims.
 bool State::more_important(const std::string& a, const std::string& b) const {
-  const kube::Pod& first = pods_.at(a).pod;
-  const kube::Pod& second = pods_.at(b).pod;
+  auto pod_a = pods_.find(a);
+  auto pod_b = pods_.find(b);
+  if (pod_a == pods_.end() || pod_b == pods_.end()) return pod_b == pods_.end() && (pod_a != pods_.end() || a < b);
+  const kube::Pod& first = pod_a->second.pod;
+  const kube::Pod& second = pod_b->second.pod;
   if (first.priority != second.priority) return first.priority > second.priority;
   if (first.created_at != second.created_at) return first.created_at < second.created_at;
   return a < b;
@@ -200,8 +203,7 @@ std::vector<std::string> State::choose_victims(const kube::Pod& pod, const core:
   std::set<std::string> leaving;
   std::vector<std::string> candidates;
   for (const std::string& uid : proposed.uids) {
-    auto known = pods_.find(uid);
-    if (known != pods_.end() && !node.holders.contains(uid)) leaving.insert(uid);  // holds no card of ours
+    if (!node.holders.contains(uid)) leaving.insert(uid);  // holds no card of ours
   }
   for (const std::string& uid : node.holders) {
     if (pods_.at(uid).pod.priority < pod.priority) candidates.push_back(uid);
@@ -214,15 +216,30 @@ std::vector<std::string> State::choose_victims(const kube::Pod& pod, const core:
     gone.insert(uid);
   }
   if (core::refusal(node_state(node, gone), request.total)) return {};
-  // Give back whoever is not needed, most important first: the survivors share the cards that have to be freed.
-  for (auto uid = candidates.rbegin(); uid != candidates.rend(); ++uid) {
-    if (!gone.contains(*uid)) continue;
-    gone.erase(*uid);
-    if (core::refusal(node_state(node, gone), request.total)) gone.insert(*uid);
+  // Give back whoever is not needed, those whose eviction breaks a disruption budget first, then the most important
+  // first: the survivors share the cards that have to be freed.
+  std::vector<const kube::Pod*> pods;
+  for (const std::string& uid : candidates) pods.push_back(&pods_.at(uid).pod);
+  std::vector<bool> breaks = violations(pods, budgets_);
+  for (bool breaking : {true, false}) {
+    for (size_t i = candidates.size(); i-- > 0;) {
+      if (breaks[i] != breaking || !gone.contains(candidates[i])) continue;
+      gone.erase(candidates[i]);
+      if (core::refusal(node_state(node, gone), request.total)) gone.insert(candidates[i]);
+    }
   }
   std::vector<std::string> victims(gone.begin(), gone.end());
   std::sort(victims.begin(), victims.end(), [this](const auto& a, const auto& b) { return more_important(a, b); });
   return victims;
+}
+
+int64_t State::count_violations(const std::vector<std::string>& uids) const {
+  std::vector<const kube::Pod*> pods;
+  for (const std::string& uid : uids) {
+    if (auto found = pods_.find(uid); found != pods_.end()) pods.push_back(&found->second.pod);
+  }
+  std::vector<bool> breaks = violations(pods, budgets_);
+  return std::count(breaks.begin(), breaks.end(), true);
 }
 
 std::map<std::string, State::Victims> State::preempt(const kube::Pod& pod,
@@ -236,7 +253,9 @@ std::map<std::string, State::Victims> State::preempt(const kube::Pod& pod,
     auto node = nodes_.find(name);
     if (node == nodes_.end()) continue;
     std::vector<std::string> chosen = choose_victims(pod, *request, node->second, victims);
-    if (!chosen.empty()) out[name] = {std::move(chosen), victims.disruption_violations};
+    if (chosen.empty()) continue;
+    int64_t broken = count_violations(chosen);
+    out[name] = {std::move(chosen), broken};
   }
   return out;
 }

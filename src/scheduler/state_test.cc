@@ -219,6 +219,53 @@ TEST_F(StateTest, PreemptionMovesVictimsOntoOneCard) {
   EXPECT_TRUE(state_.preempt(decoded({.name = "low", .memory = "20", .core = "50"}), {{"a", {{"uid-a1"}, 0}}}).empty());
 }
 
+TEST_F(StateTest, PreemptionSparesDisruptionBudgetsAndCountsWhatItBreaks) {
+  state_.replace_nodes({node("a", 2)});
+  state_.replace_pods({});
+  for (const char* name : {"a1", "a2", "b1", "b2"}) bind({.name = name, .memory = "15", .core = "45"}, "a");
+  auto budget = [](const char* name, const json::Object& selector, int allowed) {
+    return json::Object{{"metadata", json::Object{{"name", name}, {"namespace", "d"}}},
+                        {"spec", json::Object{{"selector", selector}}},
+                        {"status", json::Object{{"disruptionsAllowed", allowed}}}};
+  };
+  state_.replace_budgets({budget("all", {}, 1)});  // an empty selector selects everything
+  auto victims =
+      state_.preempt(decoded({.name = "high", .memory = "30", .core = "50", .priority = 5}), {{"a", {{"uid-a1"}, 0}}});
+  EXPECT_EQ(victims["a"].uids.size(), 2u);
+  EXPECT_EQ(victims["a"].disruption_violations, 1);
+  state_.budget_deleted("d", "all");
+  victims =
+      state_.preempt(decoded({.name = "high", .memory = "30", .core = "50", .priority = 5}), {{"a", {{"uid-a1"}, 9}}});
+  EXPECT_EQ(victims["a"].disruption_violations, 0);
+}
+
+TEST(DisruptionBudget, SelectsAsKubernetesDoes) {
+  kube::Pod pod;
+  pod.name_space = "d";
+  pod.labels = {{"app", "x"}, {"tier", "1"}};
+  struct Case {
+    const char* selector;
+    bool expected;
+  };
+  for (const Case& one : {Case{R"({"matchLabels":{"app":"x"}})", true}, Case{R"({"matchLabels":{"app":"y"}})", false},
+                          Case{R"({"matchExpressions":[{"key":"tier","operator":"In","values":["1","2"]}]})", true},
+                          Case{R"({"matchExpressions":[{"key":"tier","operator":"NotIn","values":["1"]}]})", false},
+                          Case{R"({"matchExpressions":[{"key":"zone","operator":"NotIn","values":["1"]}]})", true},
+                          Case{R"({"matchExpressions":[{"key":"zone","operator":"Exists"}]})", false},
+                          Case{R"({"matchExpressions":[{"key":"zone","operator":"DoesNotExist"}]})", true},
+                          Case{R"({})", true}, Case{R"(null)", false}}) {
+    Result<DisruptionBudget> budget = decode_budget(*json::parse(
+        fmt::format(R"({{"metadata":{{"name":"b","namespace":"d"}},"spec":{{"selector":{}}}}})", one.selector)));
+    ASSERT_TRUE(budget.ok()) << budget.error().message;
+    EXPECT_EQ(budget->selects(pod), one.expected) << one.selector;
+  }
+  EXPECT_FALSE(
+      decode_budget(
+          *json::parse(
+              R"({"metadata":{"name":"b"},"spec":{"selector":{"matchExpressions":[{"key":"k","operator":"Near"}]}}})"))
+          .ok());
+}
+
 TEST_F(StateTest, AnyOrderOfEventsEndsInTheSameState) {
   state_.replace_nodes({node("a", 2)});
   state_.replace_pods({});

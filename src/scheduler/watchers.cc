@@ -49,10 +49,24 @@ class Watchers::PodSink : public kube::ReflectorSink {
   State& state_;
 };
 
+class Watchers::BudgetSink : public kube::ReflectorSink {
+ public:
+  explicit BudgetSink(State& state) : state_(state) {}
+  void replaced(json::Array items) override { state_.replace_budgets(items); }
+  void changed(json::Value object) override { state_.budget_changed(object); }
+  void deleted(json::Value object) override {
+    state_.budget_deleted(name_of(object, "namespace"), name_of(object, "name"));
+  }
+
+ private:
+  State& state_;
+};
+
 Watchers::Watchers(State& state, kube::Endpoint endpoint, std::string event_source, std::function<bool()> leading)
     : state_(state), api_(endpoint), event_source_(std::move(event_source)), leading_(std::move(leading)) {
   node_sink_ = std::make_unique<NodeSink>(state_);
   pod_sink_ = std::make_unique<PodSink>(state_);
+  budget_sink_ = std::make_unique<BudgetSink>(state_);
   kube::ReflectorOptions nodes;
   nodes.path = "/api/v1/nodes";
   kube::ReflectorOptions pods;
@@ -62,16 +76,18 @@ Watchers::Watchers(State& state, kube::Endpoint endpoint, std::string event_sour
   nodes.seed = pods.seed = static_cast<uint64_t>(steady_ms());
   nodes_ = std::make_unique<kube::Reflector>(endpoint, nodes, *node_sink_);
   pods_ = std::make_unique<kube::Reflector>(endpoint, pods, *pod_sink_);
-  nodes_->start();
-  pods_->start();
+  kube::ReflectorOptions budgets;
+  budgets.path = "/apis/policy/v1/poddisruptionbudgets";
+  budgets.seed = nodes.seed;
+  budgets_ = std::make_unique<kube::Reflector>(endpoint, budgets, *budget_sink_);
+  for (kube::Reflector* one : {nodes_.get(), pods_.get(), budgets_.get()}) one->start();
   thread_ = std::thread([this] { run(); });
 }
 
 Watchers::~Watchers() {
   stopping_.store(true);
   thread_.join();
-  nodes_->stop();
-  pods_->stop();
+  for (kube::Reflector* one : {nodes_.get(), pods_.get(), budgets_.get()}) one->stop();
 }
 
 void Watchers::run() {

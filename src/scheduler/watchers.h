@@ -1,4 +1,4 @@
-// The scheduler's threads that talk to the API server on their own account: the two watches that feed the state, and
+// The scheduler's threads that talk to the API server on their own account: the watches that feed the state, and
 // the loop that wakes refused pods when they would fit and writes events for pods that kube-scheduler never brings us.
 #pragma once
 
@@ -28,6 +28,7 @@ class Watchers {
  private:
   class NodeSink;
   class PodSink;
+  class BudgetSink;
   void run();
   void wake(const State::Waiting& pod);
   void tell(const State::Unreached& pod);
@@ -38,8 +39,10 @@ class Watchers {
   std::function<bool()> leading_;
   std::unique_ptr<NodeSink> node_sink_;
   std::unique_ptr<PodSink> pod_sink_;
+  std::unique_ptr<BudgetSink> budget_sink_;
   std::unique_ptr<kube::Reflector> nodes_;
   std::unique_ptr<kube::Reflector> pods_;
+  std::unique_ptr<kube::Reflector> budgets_;
   std::atomic<uint64_t> wakes_{0};
   std::atomic<bool> stopping_{false};
   std::thread thread_;
