@@ -121,7 +121,7 @@ std::vector<CardInfo> ask_cards(const Options& options) {
 }
 
 void* make_file(const std::string& path, size_t bytes) {
-  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file < 0 || ::fchmod(file, 0666) != 0 || ::ftruncate(file, static_cast<off_t>(bytes)) != 0) fail(path);
   void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (address == MAP_FAILED) fail(path);

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Programs over the simulated card under a grant of 10487 MiB: every allocation kind, every way to the driver in both
+# deliveries, the figures that NVML and the driver give, and no word from the library. What the card really spent is read
+# from its own log.
+set -euo pipefail
+
+build="$SLUICE_BUILD"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "under_grant: $*" >&2; exit 1; }
+[ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null || { echo "under_grant: needs root and mount namespaces" >&2; exit 77; }
+
+export SLUICE_SIM_DIR="$work/cards" LD_LIBRARY_PATH="$build/sim"
+"$build/bin/sluice-sim" create "$work/cards" --card V100-SXM2-32GB teardown_delay_ns=0 >/dev/null
+limit=10487
+granted() {  # granted STATE DELIVERY [options...] -- program...
+  local state=$1 delivery=$2
+  shift 2
+  "$build/tests/guest_with_grant" --driver "$build/sim" --guest "$build/guest" --state "$work/$state" --delivery "$delivery" "$@"
+}
+most_resident_mib() {  # of all processes since $1 (ms of card time)
+  "$build/bin/sluice-sim" log "$work/cards/card0" --from "$1" --json |
+    python3 -c 'import json,sys; log=json.load(sys.stdin)
+print(max([p["most_resident_bytes"] for w in log["windows"] for p in w["processes"] if p["pid"]!=0 and p.get("program","").startswith("guest_alloc")] or [0])>>20)'
+}
+
+echo "== every allocation kind, beside a neighbour that holds memory"
+SLUICE_SIM_DIR="$work/cards" "$build/tests/guest_allocation_kinds" 32494 cuMemCreate >/dev/null 2>&1 || true
+granted kinds bind --limit-mib $limit -- "$build/tests/guest_allocation_kinds" $limit >"$work/kinds.txt" 2>&1 ||
+  fail "allocation kinds: $(grep -v ' ok$' "$work/kinds.txt")"
+tail -1 "$work/kinds.txt"
+[ "$(tail -1 "$work/kinds.txt")" = "28 kinds, 0 wrong" ] || fail "the list of kinds is not what it was: $(tail -1 "$work/kinds.txt")"
+
+echo "== every way to the driver"
+for delivery in bind preload; do
+  for route in soname lazy-global unversioned absolute deepbind dlmopen dlmopen-absolute proc-address proc-address-2 \
+               nvml nvml-unversioned nvml-absolute fork exec; do
+    said=$(granted "$delivery-$route" $delivery --limit-mib $limit -- "$build/tests/guest_routes" $route "$build/sim" 2>&1) ||
+      fail "$delivery $route: $said"
+    expected=$route
+    [ $route = exec ] && expected=soname
+    [ "$said" = "$expected $limit 2" ] || fail "$delivery $route: expected '$expected $limit 2', got '$said'"
+  done
+  said=$(granted "$delivery-copies" $delivery --limit-mib $limit -- "$build/tests/guest_routes" two-copies "$build/sim" 2>&1) || fail "$delivery two-copies: $said"
+  [ "$(grep -c "^two-copies $limit 2$" <<<"$said")" = 2 ] || fail "$delivery two copies: $said"
+  # Without a search path or any variable but the card's folder.
+  said=$(granted "$delivery-bare" $delivery --limit-mib $limit -- env -i SLUICE_SIM_DIR="$work/cards" "$build/tests/guest_routes" absolute "$build/sim" 2>&1)
+  [ "$said" = "absolute $limit 2" ] || fail "$delivery env -i: $said"
+  echo "$delivery: ok"
+done
+
+echo "== variables and preloads of the program's own change nothing"
+for change in LD_PRELOAD= LD_BIND_NOW=1 SLUICE_GRANT=/tmp CUDA_VISIBLE_DEVICES=0 CGPU_DISABLE=true CUDA_DISABLE_CONTROL=true; do
+  said=$(granted variables bind --limit-mib $limit -- env "$change" "$build/tests/guest_routes" soname "$build/sim" 2>&1)
+  [ "$said" = "soname $limit 2" ] || fail "$change: $said"
+done
+
+echo "== no limit: the card as it is; no grant: no card"
+total=$("$build/tests/guest_routes" soname "$build/sim" | cut -d' ' -f2)
+said=$(granted open bind -- "$build/tests/guest_routes" soname "$build/sim" 2>&1)
+[ "$said" = "soname $total 0" ] || fail "unlimited grant: expected 'soname $total 0', got '$said'"
+said=$(LD_LIBRARY_PATH="$build/guest" "$build/tests/guest_routes" soname "$build/guest" 2>&1 || true)
+[ "$said" = "soname start 802" ] || fail "no grant: expected 'soname start 802', got '$said'"
+echo "under_grant: ok"
