@@ -127,6 +127,20 @@ int main(int argc, char** argv) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 4;
   }
   if (route == "exec") return run_child(argv[0], "soname", argv[2]);
+  if (route == "hold") {
+    // A neighbour: holds 8 GiB until it is killed.
+    void* library = must(dlopen("libcuda.so.1", RTLD_NOW), "library");
+    Find find = by_dlsym;
+    CUcontext context = nullptr;
+    CUdeviceptr address = 0;
+    if (FIND(cuInit)(0) != CUDA_SUCCESS || FIND(cuCtxCreate_v2)(&context, 0, 0) != CUDA_SUCCESS ||
+        FIND(cuMemAlloc_v2)(&address, 8ull << 30) != CUDA_SUCCESS) {
+      return 5;
+    }
+    std::puts("holding");
+    std::fflush(stdout);
+    ::pause();
+  }
   if (route == "two-copies") {
     // A second copy of the library in the process: both count against the one limit.
     void* first = must(dlopen("libcuda.so.1", RTLD_NOW), "library");

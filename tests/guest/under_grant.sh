@@ -18,18 +18,31 @@ granted() {  # granted STATE DELIVERY [options...] -- program...
   shift 2
   "$build/tests/guest_with_grant" --driver "$build/sim" --guest "$build/guest" --state "$work/$state" --delivery "$delivery" "$@"
 }
-most_resident_mib() {  # of all processes since $1 (ms of card time)
-  "$build/bin/sluice-sim" log "$work/cards/card0" --from "$1" --json |
-    python3 -c 'import json,sys; log=json.load(sys.stdin)
-print(max([p["most_resident_bytes"] for w in log["windows"] for p in w["processes"] if p["pid"]!=0 and p.get("program","").startswith("guest_alloc")] or [0])>>20)'
+# Most that a program had on the card at one time, in bytes, by the card's log.
+most_resident() {  # most_resident PROGRAM
+  "$build/bin/sluice-sim" log "$work/cards/card0" --json | python3 -c '
+import json, sys
+log = json.load(sys.stdin)
+found = [p["most_resident_bytes"] for w in log["windows"] for p in w["processes"]
+         if p["program"] and sys.argv[1].endswith(p["program"].split("/")[-1])]
+print(max(found, default=-1))' "$1"
 }
 
 echo "== every allocation kind, beside a neighbour that holds memory"
-SLUICE_SIM_DIR="$work/cards" "$build/tests/guest_allocation_kinds" 32494 cuMemCreate >/dev/null 2>&1 || true
+"$build/tests/guest_routes" hold "$build/sim" >"$work/holding" &
+neighbour=$!
+trap 'kill -9 $neighbour 2>/dev/null; rm -rf "$work"' EXIT
+for _ in $(seq 100); do [ -s "$work/holding" ] && break; sleep 0.05; done
+[ "$(cat "$work/holding")" = holding ] || fail "the neighbour did not get its memory"
 granted kinds bind --limit-mib $limit -- "$build/tests/guest_allocation_kinds" $limit >"$work/kinds.txt" 2>&1 ||
   fail "allocation kinds: $(grep -v ' ok$' "$work/kinds.txt")"
 tail -1 "$work/kinds.txt"
 [ "$(tail -1 "$work/kinds.txt")" = "28 kinds, 0 wrong" ] || fail "the list of kinds is not what it was: $(tail -1 "$work/kinds.txt")"
+most=$(most_resident guest_allocation_kinds)
+[ "$most" -gt $(( (limit - 100) << 20 )) ] || fail "the card's log shows at most $most bytes: the limit was never reached"
+[ "$most" -le $(( limit << 20 )) ] || fail "the card held $most bytes for the container, more than its $limit MiB"
+echo "at most $(( most >> 20 )) of $limit MiB by the card's log"
+kill -9 $neighbour; wait $neighbour 2>/dev/null || true
 
 echo "== every way to the driver"
 for delivery in bind preload; do
