@@ -35,7 +35,10 @@ Result<agent::Client> connect(const Options& options, bool start) {
   agent::ConnectOptions how;
   how.run_directory = options.run_directory;
   how.start = start;
-  return agent::Client::connect(how);
+  auto client = agent::Client::connect(how);
+  // Whatever kept an agent from starting, for the caller it is an agent that cannot be had.
+  if (!client && client.error().code == ErrorCode::kInternal) client.error().code = ErrorCode::kUnavailable;
+  return client;
 }
 
 int ps(const Options& options) {

@@ -116,6 +116,9 @@ until_is() {
 # running NAME: waits until the program started as NAME by `background` and `cuda hold` holds its memory.
 running() { within 15000 holds holding "$work/$1.out" || fail "$1 did not start: $(cat "$work/$1.out" "$work/$1.err")"; }
 
+# Units of card 0 that nobody has.
+free_units() { sluice cards --json | python3 -c "import json,sys; print(json.load(sys.stdin)[0]['free_units'])"; }
+
 holds() { grep -q -F -- "$1" "$2" 2>/dev/null; }
 
 # grants EXPRESSION: a Python expression over `list`, the parsed `sluice ps --json`.
@@ -124,6 +127,10 @@ grants() {
 list = json.load(sys.stdin)
 print($1)"
 }
+
+# measured: what follows is timed. Ahead of builds and other work on the machine, where that is allowed (root), so that
+# the share of the card is measured and not that of the processor.
+measured() { renice -n -10 $$ >/dev/null 2>&1 || true; }
 
 # Card time in milliseconds, the card's log speaks of it.
 card_now() { sluice-sim show "$SLUICE_SIM_DIR/card0" --json | python3 -c "import json,sys; print(json.load(sys.stdin)['now_ns'] // 1000000)"; }

@@ -7,7 +7,7 @@ refused() { local status=$1 text=$2; shift 2; expect "$status" sluice run "$@" -
 refused 120 "--gpu-core: needs a multiple of 5, at least 5, have 7" --gpu-mem 10 --gpu-core 7
 refused 120 "--gpu-core: needs --gpu-mem beside it" --gpu-core 30
 refused 120 "have '10G'" --gpu-mem 10G
-refused 120 "needs 40 GiB on one card, largest card has 31" --gpu-mem 40
+refused 120 "needs 40 GiB on one card, largest has 31 GiB" --gpu-mem 40
 refused 120 "needs 2 cards" --gpus 2
 background first sluice run --gpu-mem 20 -- cuda hold 100 30
 running first

@@ -2,8 +2,9 @@
 # SIGKILL for the agent: the running program keeps its memory limit and its compute cap; the next agent takes it over
 # under its name and id, and its share is not given to others.
 source "$(dirname "$0")/common.sh"
+measured
 
-background program sluice run --gpu-mem 10 --gpu-core 30 --name kept -- train --seconds 14
+background program sluice run --gpu-mem 10 --gpu-core 30 --name kept -- multi_stream --seconds 20
 until_is 10000 1 grants "len(list['grants'][0]['processes'])"
 id=$(grants "list['grants'][0]['id']")
 kill -KILL "$(agent_pid)"

@@ -9,6 +9,7 @@ running neighbour
 expect 2 sluice run --gpu-mem 10 -- cuda alloc 10488
 holds "alloc 2" "$work/out" || fail "$(cat "$work/out")"
 expect 0 sluice run --gpu-mem 10 -- cuda alloc 9000
+until_is 5000 21 free_units  # the card takes a while to free what the ended program had
 expect 0 sluice run --gpu-mem 12 -- cuda alloc 10488
 kill -0 "$neighbour" || fail "the neighbour ended"
 [ ! -s "$work/neighbour.err" ] || fail "the neighbour was told: $(cat "$work/neighbour.err")"

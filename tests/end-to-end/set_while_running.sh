@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # sluice set changes a running program's compute and memory at once; what cannot be is refused with the reason.
 source "$(dirname "$0")/common.sh"
+measured
 
-background program sluice run --gpu-mem 10 --gpu-core 20 --name changed -- train --seconds 20
+background program sluice run --gpu-mem 10 --gpu-core 20 --name changed -- multi_stream --seconds 25
 sleep 3
 from=$(card_now); sleep 4; share_is card 20 "$from" "$(card_now)" --whole 3
 expect 0 sluice set changed --gpu-core 60 --gpu-mem 12

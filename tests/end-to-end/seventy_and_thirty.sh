@@ -2,6 +2,7 @@
 # Two programs that would each fill the card, at 70 and 30: each within 3 points over every 5 s and 1 over the whole, by
 # the card's log, in real time; the card stays busy.
 source "$(dirname "$0")/common.sh"
+measured
 
 background big sluice run --gpu-mem 10 --gpu-core 70 --name big -- multi_stream --seconds 30
 big=$pid

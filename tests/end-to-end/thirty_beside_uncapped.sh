@@ -2,7 +2,14 @@
 # A program at 30 % beside one without a compute cap: 30 within 3 points over every 5 s by the card's log, and the other
 # gets what is left.
 source "$(dirname "$0")/common.sh"
+measured
 
+cat >"$work/agent" <<TEXT
+#!/bin/sh
+exec $SLUICE_BUILD/bin/sluice-agent "\$@" --mixed
+TEXT
+chmod 755 "$work/agent"
+export SLUICE_AGENT=$work/agent
 background capped sluice run --gpu-mem 10 --gpu-core 30 --name capped -- multi_stream --seconds 30
 capped=$pid
 background free sluice run --gpu-mem 10 --name free -- multi_stream --seconds 30
