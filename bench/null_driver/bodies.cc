@@ -2,6 +2,8 @@
 // library in front of the driver) can go on with. Against it, what remains of a launch is the caller and whatever
 // stands in between, which is what bench/launch_path measures. Elapsed times are always 0, so a limiter sees no busy
 // time and keeps its gate open.
+#include <time.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -34,6 +36,11 @@ CUresult answer(Value* out, Value value) {
   *out = value;
   return CUDA_SUCCESS;
 }
+
+// What an event handle points to.
+struct Stamp {
+  long ns = 0;  // CLOCK_MONOTONIC
+};
 
 CUcontext primary() {
   return reinterpret_cast<CUcontext>(uintptr_t{0x1000});
