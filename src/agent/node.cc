@@ -188,7 +188,8 @@ Result<void> Node::write_record(const Grant& grant) {
                            json::to_pretty_string(grant.record.to_json()), 0600);
 }
 
-// Nobody lives under the grant any more, but the card still holds memory of the dead: compute and turns are free at once.
+// Nobody lives under the grant any more, but the card still holds memory of the dead: compute and turns are free at
+// once.
 void Node::fade_grant(Grant& grant) {
   grant.fading = true;
   if (grant.pages) grant.pages->close_for_new_programs();

@@ -36,7 +36,7 @@ struct NodeOptions {
   int64_t unit_mib = 1024;  // memory unit
   int32_t max_grants_per_card = 20;
   core::CardOrder card_order = core::CardOrder::kBinpack;
-  bool mixed = false;  // memory-only requests may share what compute is left of a card that serves both kinds
+  bool mixed = false;           // memory-only requests may share what compute is left of a card that serves both kinds
   bool allow_priority = false;  // weight and high priority of users other than the agent's own
 };
 
@@ -94,6 +94,7 @@ struct Grant {
   uint64_t sequence = 0;         // order in which this agent came by its grants
   bool taken_over = false;
   bool closing = false;  // released by order, waits for its processes
+  bool fading = false;   // nobody lives: its compute is given back, its memory when the card frees it
 };
 
 class Node {

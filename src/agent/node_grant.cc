@@ -177,11 +177,12 @@ Result<std::unique_ptr<Grant>> Node::make_grant(const Peer& peer, const GrantReq
 }
 
 Result<GrantAnswer> Node::grant(const Peer& peer, const GrantRequest& request) {
-  // Memory of programs that have just ended comes back with the card's next word, within two seconds: who asks right after
-  // them waits for that instead of being refused.
+  // Memory of programs that have just ended comes back with the card's next word, within two seconds: who asks right
+  // after them waits for that instead of being refused.
   for (uint64_t end_ns = monotonic_ns() + kDeadHoldNs + 500'000'000;;) {
     Result<GrantAnswer> answer = try_grant(peer, request);
-    if (answer || answer.error().code != ErrorCode::kExhausted || monotonic_ns() > end_ns || !any_fading()) return answer;
+    if (answer || answer.error().code != ErrorCode::kExhausted || monotonic_ns() > end_ns || !any_fading())
+      return answer;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }

@@ -185,12 +185,17 @@ void Node::probe(uint64_t now_ns) {
       if (seen != own_namespace) grant->mount_namespace = seen;
     }
     bool alive = holders_alive(*grant);
-    for (const GrantCard& card : grant->cards) alive = alive || card.watch->any_alive() || card.watch->any_waiting();
-    if (!alive && !grant->closing) {
+    bool held = false;
+    for (const GrantCard& card : grant->cards) {
+      alive = alive || card.watch->any_alive();
+      held = held || card.watch->any_waiting();
+    }
+    if (!alive && !grant->closing && !grant->fading) {
       adopt_namespace(*grant);
       alive = !grant->holders.empty();
     }
-    if (!alive) ended.push_back(id);
+    if (!alive && held && !grant->fading) fade_grant(*grant);
+    if (!alive && !held) ended.push_back(id);
   }
   for (uint64_t id : ended) end_grant(id, "its processes have ended");
   for (auto& unit : units_) {

@@ -79,6 +79,7 @@ SlotWatch::Found SlotWatch::card_read(uint64_t now_ns, uint64_t started_ns, cons
   std::unordered_map<int64_t, int64_t> used_of;
   for (const ProcessUse& use : reading.processes) used_of[use.pid] = use.used_bytes;
   int64_t used_sum = 0;
+  int64_t used_alive = 0;  // what the page of living processes is held against
   uint64_t said_sum = 0;
   bool known = true;
   std::set<int64_t> counted;
@@ -99,11 +100,13 @@ SlotWatch::Found SlotWatch::card_read(uint64_t now_ns, uint64_t started_ns, cons
       said_sum += said;
     }
     if (entry != used_of.end() && entry->second == kUnknownBytes) known = false;
-    if (slot.used > 0 && counted.insert(slot.pid).second) used_sum += slot.used;
+    if (slot.used <= 0 || !counted.insert(slot.pid).second) continue;
+    used_sum += slot.used;
+    if (slot.state == State::kOwned) used_alive += slot.used;
   }
   used_ = known ? std::optional<int64_t>(used_sum) : std::nullopt;
-  const bool apart = known && used_sum > static_cast<int64_t>(said_sum) + kLedgerToleranceBytes;
-  const bool silent = known && used_sum > kLimitToleranceBytes && said_sum == 0 && any_alive();
+  const bool apart = known && used_alive > static_cast<int64_t>(said_sum) + kLedgerToleranceBytes;
+  const bool silent = known && used_alive > kLimitToleranceBytes && said_sum == 0;
   silent_rounds_ = apart || silent ? silent_rounds_ + 1 : 0;
   settle_dead(now_ns, started_ns, &reading, found);
   return found;

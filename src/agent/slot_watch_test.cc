@@ -117,6 +117,17 @@ TEST(SlotWatch, DifferencesAreNamed) {
   EXPECT_EQ(watch.charged_bytes(), 3072 * kMib);
 }
 
+TEST(SlotWatch, ADeadProcessIsNoDifference) {
+  SlotWatch watch;
+  const SlotImages page = page_with({{0, 9000 * kMib}});
+  watch.look(10 * kMs, {{0, 42}}, page);
+  watch.look(20 * kMs, {}, page);
+  for (uint64_t i = 3; i < 6; ++i) {
+    watch.card_read(i * 10 * kMs, i * 10 * kMs - kMs, reading_of({{42, 9000 * kMib}}), page);
+    EXPECT_FALSE(watch.difference(10000 * kMib).has_value());
+  }
+}
+
 TEST(SlotWatch, NonsenseInThePageOverflowsNothing) {
   SlotWatch watch;
   SlotImages page{};

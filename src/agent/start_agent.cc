@@ -61,7 +61,7 @@ Result<std::string> find_program(const std::string& chosen) {
   if (::chdir("/") != 0) ::_exit(127);
   ::execv(argv[0], argv);
   int reason = errno;
-  dprintf(kReadyFd, "error internal cannot execute %s: errno %d\n", argv[0], reason);
+  dprintf(kReadyFd, "error unavailable cannot execute the agent %s: errno %d\n", argv[0], reason);
   ::_exit(127);
 }
 
@@ -85,7 +85,7 @@ Result<void> read_report(int fd, int timeout_ms, const std::string& log_path) {
   }
   if (report.rfind("ok", 0) == 0) return {};
   if (report.rfind("error ", 0) != 0) {
-    return internal(fmt::format("the agent ended before it was ready; see {}", log_path));
+    return unavailable(fmt::format("the agent ended before it was ready; see {}", log_path));
   }
   std::string rest = report.substr(6, report.find('\n') - 6);
   size_t space = rest.find(' ');
