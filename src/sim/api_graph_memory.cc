@@ -55,6 +55,7 @@ CUresult commit_nodes(Process& process, const Graph& graph, bool free_first) {
     CUresult result = CUDA_SUCCESS;
     if (node->child != nullptr) result = commit_nodes(process, *node->child, free_first);
     if (node->kind == NodeKind::kAlloc) {
+      if (cancel_graph_free(process, node->alloc.dptr)) continue;
       if (graph_is_committed(process, node->alloc.dptr)) {
         // Memory of an earlier launch that nobody freed: an error, unless the graph frees it by itself.
         if (!free_first) return CUDA_ERROR_INVALID_VALUE;

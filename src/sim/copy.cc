@@ -105,7 +105,9 @@ bool range_ok(Process& process, const Side& side, uint64_t width, uint64_t rows,
   if (!side.device || width == 0) return true;
   const uint64_t first = side.row(0, 0), last = side.row(rows - 1, layers - 1) + width - 1;
   Mapping mapping;
-  return memory_of(process, first, &mapping) != nullptr && memory_of(process, last, &mapping) != nullptr;
+  // Memory that was mapped but never given access to is as good as none.
+  return memory_of(process, first, &mapping) != nullptr && mapping.readable &&
+         memory_of(process, last, &mapping) != nullptr && mapping.readable;
 }
 
 }  // namespace

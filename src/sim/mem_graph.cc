@@ -146,6 +146,11 @@ void graph_free_after(Process& process, CUdeviceptr address, int card, CommandRe
   graph_memory(process).frees.push_back({address, card, last});
 }
 
+bool cancel_graph_free(Process& process, CUdeviceptr address) {
+  return std::erase_if(graph_memory(process).frees, [&](const GraphMemory::Free& f) { return f.address == address; }) >
+         0;
+}
+
 void settle_graph_frees(Process& process) {
   std::vector<GraphMemory::Free>& frees = graph_memory(process).frees;
   std::vector<CUdeviceptr> due;

@@ -17,6 +17,8 @@ bool graph_is_committed(Process& process, CUdeviceptr address);
 // Frees it once a command (the launch's last) is done; settle looks which have come so far.
 void graph_free_after(Process& process, CUdeviceptr address, int card, CommandRef last);
 void settle_graph_frees(Process& process);
+// Takes such a free back: a later launch of the same stream of work has the memory next. False: none is under way.
+bool cancel_graph_free(Process& process, CUdeviceptr address);
 // Forgets the range when its node is destroyed.
 void graph_unreserve(Process& process, CUdeviceptr address);
 

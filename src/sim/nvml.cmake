@@ -6,6 +6,10 @@ _sluice_common(sim_nvml)
 target_compile_options(sim_nvml PRIVATE -fvisibility=hidden)
 target_link_libraries(sim_nvml PUBLIC sluice_abi sim_card)
 
+# The bodies, for a harness that links sim_driver too.
+add_library(sim_management INTERFACE)
+target_link_libraries(sim_management INTERFACE sim_nvml $<TARGET_OBJECTS:sim_nvml> sim_card)
+
 add_library(sim_libnvml SHARED ${SLUICE_ABI_GENERATED}/sim/nvml_exports.S)
 _sluice_common(sim_libnvml)
 target_link_libraries(sim_libnvml PRIVATE sim_nvml sim_core sim_card Threads::Threads)
@@ -19,4 +23,5 @@ sluice_binary(nvidia_smi_bin OUTPUT nvidia-smi
   DEPS sluice_abi fmt::fmt ${CMAKE_DL_LIBS})
 
 sluice_test(sim_nvml_test SOURCES nvml_test.cc
-  DEPS sim_nvml $<TARGET_OBJECTS:sim_nvml> sim_core $<TARGET_OBJECTS:sim_core> sim_create sim_card Threads::Threads)
+  DEPS sim_nvml sim_core sim_create sim_card Threads::Threads)
+sluice_test(sim_mem_test SOURCES mem_test.cc DEPS sim_driver sim_create)
