@@ -120,6 +120,7 @@ void destroy_context_object(Context& context) {
     advance(card, card.card_time(process.host().now_ns()));
     for (Event* e : events) {
       if (e->record != kNone && --card.edit(card.event(e->record)).references == 0) card.free_event(e->record);
+      card.commit();  // there may be a hundred thousand
     }
     if (card.context(context.record).serial == context.serial) {
       for (const Index block : {context.overhead_block, context.local_block, context.heap_block}) {

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "sim/mem_pool.h"
 #include "sim/api.h"
 #include "sim/capture.h"
+#include "sim/mem_pool.h"
 
 namespace sluice::sim {
 
@@ -125,7 +125,9 @@ CUresult write_value(Call& call, Stream& stream, CUdeviceptr address, uint64_t v
     if (s.cell == kNone) return CUDA_ERROR_OUT_OF_MEMORY;
     ++card.edit(card.cell(s.cell)).references;
   }
-  s.effect = call.process.add_effect([bytes, value, wide] {
+  ++call.process.writes_under_way;
+  s.effect = call.process.add_effect([bytes, value, wide, process = &call.process] {
+    --process->writes_under_way;
     if (wide) {
       *static_cast<volatile uint64_t*>(bytes) = value;
     } else {

@@ -362,5 +362,24 @@ TEST_F(SimApi, TheCardsOwnCostsOverrideTheImage) {
   });
 }
 
+TEST_F(SimApi, HoldsTenThousandStreamsAHundredThousandEventsAMillionAllocations) {
+  run([](Program& p) {
+    std::vector<CUstream> streams(10000);
+    std::vector<CUevent> events(100000);
+    std::vector<CUdeviceptr> memory(1000000);
+    for (auto& s : streams) ASSERT_CUDA(sim_cuStreamCreate(&s, 0));
+    for (auto& e : events) ASSERT_CUDA(sim_cuEventCreate(&e, 0));
+    for (auto& m : memory) ASSERT_CUDA(sim_cuMemAlloc_v2(&m, 1024));
+    for (size_t i = 0; i < streams.size(); ++i) {
+      ASSERT_CUDA(p.launch("short", streams[i], 8));
+      ASSERT_CUDA(sim_cuEventRecord(events[i], streams[i]));
+    }
+    ASSERT_CUDA(sim_cuCtxSynchronize());
+    for (size_t i = 0; i < streams.size(); ++i) ASSERT_CUDA(sim_cuEventQuery(events[i]));
+    for (auto m : memory) ASSERT_CUDA(sim_cuMemFree_v2(m));
+    ASSERT_CUDA(sim_cuCtxDestroy_v2(p.context));
+  });
+}
+
 }  // namespace
 }  // namespace sluice::sim

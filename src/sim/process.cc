@@ -13,8 +13,8 @@ namespace sluice::sim {
 
 namespace {
 
-constexpr uint64_t kReapNs = 5000000;            // how often one process looks for dead others
-constexpr uint64_t kServiceIdleNs = 2000000000;  // the service thread ends after this long without work
+constexpr uint64_t kReapNs = 5000000;         // how often one process looks for dead others
+constexpr uint64_t kServiceIdleNs = 2000000;  // the service thread ends after this long without work
 
 thread_local Thread* t_override = nullptr;
 
@@ -341,17 +341,22 @@ void Process::service_loop() {
         host_function_done(card, due.command);
         worked = true;
       }
+      host_.lock(effects_lock_);
+      const bool watches = !words_.empty(),
+                 expects = watches || !host_functions_.empty() || writes_under_way.load() > 0;
+      host_.unlock(effects_lock_);
+      if (!expects) continue;  // effects of copies can wait for the program's next call
       Card::Guard guard(card);
+      const uint64_t now = card.header().now_ns, poll = std::max<uint64_t>(1000, card.knob_ns(Knob::poll_ns));
       uint64_t next = next_due_time(card, device.record);
-      const bool watches = !words_.empty();
-      if (watches) next = std::min(next, card.header().now_ns + card.knob_ns(Knob::poll_ns));
-      if (next != kNever) wake = std::min(wake, std::max(next, card.header().now_ns + 1000) + card.header().epoch_ns);
+      if (watches) next = std::min(next, now + poll);
+      if (next != kNever) wake = std::min(wake, std::max(next, now + poll / 4) + card.header().epoch_ns);
     }
     const uint64_t now = host_.now_ns();
     if (worked || wake != kNever) idle_since = now;
     if (wake == kNever) {
       if (now - idle_since > kServiceIdleNs) break;
-      wake = now + 1000000;
+      wake = now + 100000;
     }
     host_.wait_until(std::min(wake, now + 10000000), WaitMode::kBlock);
   }

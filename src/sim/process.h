@@ -207,6 +207,9 @@ class Process {
   // Words that wait-value commands of this process look at: told by their address (host-readable pointer).
   void watch_word(int card, uint64_t address, volatile void* bytes, bool wide);
 
+  // Writes of values under way that the host may look for without calling.
+  std::atomic<int> writes_under_way{0};
+
   // Makes sure that a thread looks after host functions and values while the program does not call.
   void need_service();
 
