@@ -1,9 +1,9 @@
 // Contexts: creating, being current, primary ones, limits.
 #include <algorithm>
 
-#include "sim/mem_pool.h"
 #include "sim/api.h"
 #include "sim/library.h"
+#include "sim/mem_pool.h"
 #include "sim/mem_state.h"
 #include "sim/module.h"
 
