@@ -10,8 +10,9 @@ struct NamedPolicy {
   const char* text;
 };
 constexpr NamedPolicy kPolicies[] = {
-    {PolicyName::kDefault, "default"},   {PolicyName::kBinpack, "binpack"}, {PolicyName::kSpread, "spread"},
-    {PolicyName::kFragmentation, "FGD"}, {PolicyName::kBestFit, "BestFit"},
+    {PolicyName::kDefault, "default"}, {PolicyName::kBinpack, "binpack"},
+    {PolicyName::kSpread, "spread"},   {PolicyName::kFragmentation, "FGD"},
+    {PolicyName::kBestFit, "BestFit"}, {PolicyName::kFragmentation, "fragmentation"},
 };
 
 }  // namespace

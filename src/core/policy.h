@@ -21,6 +21,7 @@ enum class PolicyName {
   kBestFit,        // the published baseline: least CPU and GPU left
 };
 const char* to_string(PolicyName name);  // "default", "binpack", "spread", "FGD", "BestFit"
+// Also "fragmentation" for FGD.
 Result<PolicyName> parse_policy(const std::string& name);
 
 struct Policy {

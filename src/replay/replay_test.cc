@@ -215,7 +215,7 @@ TEST(Options, WrongCommandLinesSayHowToMendThem) {
       {{}, "needs --nodes and --pods, or --data with --trace"},
       {{"--nodes", "n"}, "needs --nodes and --pods"},
       {{"--nodes", "n", "--pods", "p", "--policy", "best"},
-       "needs one of default, binpack, spread, FGD, BestFit, have 'best'"},
+       "needs one of default, binpack, spread, FGD, BestFit, fragmentation, have 'best'"},
       {{"--nodes", "n", "--pods", "p", "--arrivals", "a"}, "needs --arrivals and --ranks together"},
       {{"--nodes", "n", "--pods", "p", "--seeds", "9-3"}, "--seeds: needs numbers like 42"},
       {{"--nodes", "n", "--pods", "p", "--two-dim", "3"}, "needs one of proportional"},
