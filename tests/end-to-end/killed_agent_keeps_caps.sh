@@ -4,7 +4,7 @@
 source "$(dirname "$0")/common.sh"
 measured
 
-background program sluice run --gpu-mem 10 --gpu-core 30 --name kept -- multi_stream --seconds 20
+background program sluice run --gpu-mem 10 --gpu-core 30 --name kept -- long_kernels --kernel-ms 1 --depth 8 --seconds 25
 until_is 10000 1 grants "len(list['grants'][0]['processes'])"
 id=$(grants "list['grants'][0]['id']")
 kill -KILL "$(agent_pid)"

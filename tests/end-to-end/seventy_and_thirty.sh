@@ -4,9 +4,9 @@
 source "$(dirname "$0")/common.sh"
 measured
 
-background big sluice run --gpu-mem 10 --gpu-core 70 --name big -- multi_stream --seconds 30
+background big sluice run --gpu-mem 10 --gpu-core 70 --name big -- long_kernels --kernel-ms 1 --depth 8 --seconds 30
 big=$pid
-background small sluice run --gpu-mem 10 --gpu-core 30 --name small -- multi_stream --seconds 30
+background small sluice run --gpu-mem 10 --gpu-core 30 --name small -- long_kernels --kernel-ms 1 --depth 8 --seconds 30
 small=$pid
 until_is 10000 2 grants "sum(len(g['processes']) for g in list['grants'])"
 sleep 2

@@ -10,9 +10,9 @@ exec $SLUICE_BUILD/bin/sluice-agent "\$@" --mixed
 TEXT
 chmod 755 "$work/agent"
 export SLUICE_AGENT=$work/agent
-background capped sluice run --gpu-mem 10 --gpu-core 30 --name capped -- multi_stream --seconds 30
+background capped sluice run --gpu-mem 10 --gpu-core 30 --name capped -- long_kernels --kernel-ms 1 --depth 8 --seconds 30
 capped=$pid
-background free sluice run --gpu-mem 10 --name free -- multi_stream --seconds 30
+background free sluice run --gpu-mem 10 --name free -- long_kernels --kernel-ms 1 --depth 8 --seconds 30
 free=$pid
 until_is 10000 2 grants "sum(len(g['processes']) for g in list['grants'])"
 sleep 2
