@@ -200,7 +200,7 @@ void FibreHost::sleep_until(uint64_t t_ns) {
 }
 
 void FibreHost::wait_until(uint64_t t_ns, WaitMode mode) {
-  const bool blocks = mode == WaitMode::kBlock || mode == WaitMode::kAuto;
+  const bool blocks = mode == WaitMode::kBlock;  // by default the driver spins while there are cores enough
   uint64_t late = blocks ? costs_.wake_ns : 0;
   if (late > 0)
     late = static_cast<uint64_t>(static_cast<double>(late) * (0.5 + std::exponential_distribution<>(1.0)(random_) / 2));
