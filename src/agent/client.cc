@@ -136,9 +136,9 @@ Result<std::string> Client::read_line() {
 Result<json::Object> Client::call(Op op, json::Object arguments) {
   RequestFrame frame{next_id_++, op, std::move(arguments)};
   Result<void> sent = send_line(request_line(frame));
-  if (!sent) return std::move(sent.error());
+  // An agent that turns a caller away says why before it hangs up, perhaps before it was asked anything.
   Result<std::string> line = read_line();
-  if (!line) return std::move(line.error());
+  if (!line) return sent ? std::move(line.error()) : std::move(sent.error());
   return parse_answer(*line, frame.id);
 }
 

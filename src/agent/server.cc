@@ -77,22 +77,19 @@ void Server::stop() {
   ended_.wait(guard, [this] { return connections_ == 0; });
 }
 
-bool Server::admit(const Peer& peer, std::string& refusal) {
-  if (leaving_) return false;  // no word: the peer starts over
+Result<void> Server::admit(const Peer& peer) {
+  if (leaving_) return unavailable("");  // no word: the peer starts over
   if (!options_.all_users && !node_.is_admin(peer)) {
-    refusal = fmt::format("this agent serves uid {} alone, not uid {}", ::geteuid(), peer.uid);
-    return false;
+    return permission(fmt::format("this agent serves uid {} alone, not uid {}", ::geteuid(), peer.uid));
   }
   if (connections_ >= options_.max_connections) {
-    refusal = fmt::format("the agent has {} connections, the most there may be; try again later", connections_);
-    return false;
+    return exhausted(fmt::format("the agent has {} connections, the most there may be; try again later", connections_));
   }
   if (!node_.is_admin(peer) && per_user_[peer.uid] >= options_.max_connections_per_user) {
-    refusal =
-        fmt::format("uid {} has {} connections to the agent, the most there may be", peer.uid, per_user_[peer.uid]);
-    return false;
+    return exhausted(
+        fmt::format("uid {} has {} connections to the agent, the most there may be", peer.uid, per_user_[peer.uid]));
   }
-  return true;
+  return {};
 }
 
 void Server::accept_loop() {
@@ -106,14 +103,12 @@ void Server::accept_loop() {
     socklen_t length = sizeof(credentials);
     if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) continue;
     Peer peer{credentials.pid, credentials.uid};
-    std::string refusal;
     std::unique_lock guard(mutex_);
-    if (!admit(peer, refusal)) {
+    if (Result<void> admitted = admit(peer); !admitted) {
       guard.unlock();
-      if (!refusal.empty()) {
-        std::string line = error_line(1, exhausted(refusal));
-        [[maybe_unused]] ssize_t put = ::send(socket.get(), line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      }
+      if (admitted.error().message.empty()) continue;
+      const std::string line = error_line(1, admitted.error());
+      [[maybe_unused]] ssize_t put = ::send(socket.get(), line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       continue;
     }
     ++connections_;

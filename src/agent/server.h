@@ -48,7 +48,7 @@ class Server {
   Result<json::Object> perform(const Peer& peer, const RequestFrame& frame);
   bool watch(int fd, const Peer& peer, const RequestFrame& frame);
   bool send_all(int fd, std::string_view text);
-  bool admit(const Peer& peer, std::string& refusal);
+  Result<void> admit(const Peer& peer);  // an error without words: hang up without an answer
 
   ServerOptions options_;
   Node& node_;
