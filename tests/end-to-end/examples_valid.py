@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["SLUICE_SOURCE"], "tests", "clients"))
-import venv as environments  # noqa: E402  (tests/clients/venv.py)
+import environment as environments  # noqa: E402  (tests/clients/environment.py)
 
 VERSIONS = ("1.26", "1.37")
 
