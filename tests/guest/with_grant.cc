@@ -150,6 +150,7 @@ void write_pages(const Options& options, const std::vector<CardInfo>& cards) {
     card.context_estimate_bytes = options.estimate_mib << 20;
     card.memory_limit_bytes.store(options.limit_mib << 20);
     card.core_permille.store(static_cast<uint32_t>(options.core_permille));
+    card.gate.store(options.core_permille != 0 ? 0 : page::kGateFree);
     card.policy.store(options.core_permille != 0 ? page::kPolicyFixed : page::kPolicyNative);
   }
   usage->header.magic = page::kUsageMagic;
