@@ -10,7 +10,6 @@
 
 #include "guest/map.h"
 
-
 namespace sluice::guest {
 
 namespace {

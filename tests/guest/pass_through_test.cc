@@ -92,8 +92,9 @@ struct Direct {
 #define CALLS                                                                                                          \
   CALL(cuInit)                                                                                                         \
   CALL(cuDeviceGet)                                                                                                    \
-  CALL(cuCtxCreate_v2) CALL(cuModuleLoadData) CALL(cuMemAlloc_v2) CALL(cuMemFree_v2) CALL(cuMemAllocManaged)           \
-      CALL(cuMemAllocAsync) CALL(cuMemFreeAsync) CALL(cuMemGetInfo_v2) CALL(cuLaunchKernel) CALL(cuMemcpyHtoDAsync_v2) \
+  CALL(cuCtxCreate_v2)                                                                                                 \
+  CALL(cuModuleLoadData) CALL(cuMemAlloc_v2) CALL(cuMemFree_v2) CALL(cuMemAllocManaged) CALL(cuMemAllocAsync)          \
+      CALL(cuMemFreeAsync) CALL(cuMemGetInfo_v2) CALL(cuLaunchKernel) CALL(cuMemcpyHtoDAsync_v2)                       \
           CALL(cuMemcpyDtoDAsync_v2) CALL(cuMemsetD8Async) CALL(cuStreamSynchronize) CALL(cuCtxSynchronize)            \
               CALL(cuStreamWaitEvent) CALL(cuEventRecord) CALL(cuStreamBeginCapture_v2) CALL(cuStreamEndCapture)       \
                   CALL(cuGraphInstantiateWithFlags) CALL(cuGraphLaunch) CALL(cuStreamDestroy_v2) CALL(cuCtxDestroy_v2) \
