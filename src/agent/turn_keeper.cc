@@ -35,6 +35,16 @@ struct TurnKeeper::Member {
     uint32_t turn_seen, attached;
   };
   static_assert(sizeof(SlotWords) == sizeof(page::ComputeSlot));
+  struct Head {
+    uint64_t credit[2];
+    uint32_t hysteresis, slot_high;
+    uint64_t resume_ns;
+    uint8_t between[offsetof(page::Account, doorbell) - 32];
+    uint32_t doorbell;
+    uint8_t rest[sizeof(page::Account) - offsetof(page::Account, doorbell) - 4];
+  };
+  static_assert(sizeof(Head) == sizeof(page::Account) && offsetof(page::UsageCard, compute) == sizeof(Head));
+  static_assert(offsetof(page::Account, resume_ns) == 24 && offsetof(page::Account, slot_high) == 20);
 
   TurnContainer container;
   uint32_t permille = 0;
@@ -44,6 +54,7 @@ struct TurnKeeper::Member {
   std::vector<uint64_t> probed_ns;  // per slot: last look at its lock
   std::vector<uint8_t> dead;        // per slot: nobody held the lock at the last look
   std::vector<SlotWords> slots;
+  std::vector<char> buffer;
 };
 
 TurnKeeper::TurnKeeper(TurnHost& host, const core::ArbiterSettings& settings) : host_(host), arbiter_(settings) {}
@@ -147,20 +158,23 @@ core::ContainerView TurnKeeper::look(Member& member, uint64_t now_ns) {
   UsageView& usage = *member.container.usage;
   const uint32_t card = member.container.usage_card;
   const uint64_t base = card_offset(card);
-  // The doorbell first: what is read after it is at least as new.
-  uint32_t head[8] = {};
-  static_assert(offsetof(page::Account, resume_ns) == 24 && offsetof(page::Account, slot_high) == 20);
-  uint32_t doorbell = 0;
-  if (!usage.read(base + offsetof(page::Account, doorbell), &doorbell, sizeof doorbell)) return view;
-  if (!usage.read(base, head, sizeof head)) return view;
-  member.doorbell = doorbell;
-  uint64_t resume_ns = 0;
-  std::memcpy(&resume_ns, &head[6], sizeof resume_ns);
-  const uint32_t count = std::min(head[5], page::kMaxProcesses);
-  member.slots.resize(count);
-  if (count != 0 &&
-      !usage.read(base + offsetof(page::UsageCard, compute), member.slots.data(), count * sizeof(Member::SlotWords))) {
-    return view;
+  // One read of the account and the slots that lie behind it. The doorbell in it may be older than the slots' words,
+  // never newer: programs ring after they have written.
+  Member::Head head;
+  const uint32_t expected = std::min<uint32_t>(static_cast<uint32_t>(member.slots.size()), page::kMaxProcesses);
+  member.buffer.resize(sizeof head + expected * sizeof(Member::SlotWords));
+  if (!usage.read(base, member.buffer.data(), member.buffer.size())) return view;
+  std::memcpy(&head, member.buffer.data(), sizeof head);
+  member.doorbell = head.doorbell;
+  const uint64_t resume_ns = head.resume_ns;
+  const uint32_t count = std::min(head.slot_high, page::kMaxProcesses);
+  if (count != expected) {
+    member.slots.resize(count);
+    member.buffer.resize(sizeof head + count * sizeof(Member::SlotWords));
+    if (!usage.read(base, member.buffer.data(), member.buffer.size())) return view;
+  }
+  if (count != 0) {
+    std::memcpy(member.slots.data(), member.buffer.data() + sizeof head, count * sizeof(Member::SlotWords));
   }
   view.resume_ns = resume_ns < now_ns + kSettleReserveNs ? resume_ns : 0;
   for (uint32_t i = 0; i < count; ++i) {

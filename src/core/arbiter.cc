@@ -203,6 +203,12 @@ bool Arbiter::step_free(uint64_t now_ns, std::span<const ContainerView> views) {
   return true;
 }
 
+// When the present turn should end: at its time, or when what is in flight drains if nothing more fits into it.
+uint64_t Arbiter::expected_end(uint64_t now_ns, const ContainerView& view) const {
+  const bool full = view.dirty && (view.blocked_by_turn || view.blocked_by_credit);
+  return full ? std::min(turn_end_ns_, std::max(now_ns, view.predicted_drain_ns)) : turn_end_ns_;
+}
+
 bool Arbiter::step_held(uint64_t now_ns, std::span<const ContainerView> views) {
   // Reports were made before the gate opened: they say nothing about this turn.
   if (opened_ns_ == now_ns) return false;
@@ -228,8 +234,7 @@ bool Arbiter::step_held(uint64_t now_ns, std::span<const ContainerView> views) {
     close(now_ns);
     return true;
   }
-  uint64_t end_ns = turn_end_ns_;
-  if (view.blocked_by_turn && view.predicted_drain_ns > now_ns) end_ns = std::min(end_ns, view.predicted_drain_ns);
+  const uint64_t end_ns = expected_end(now_ns, view);
   if (now_ns + settings_.arm_ahead_ns < end_ns) return false;
   const int next = choose(end_ns, views, true);
   if (next == holder_ || next < 0) {
@@ -245,7 +250,7 @@ bool Arbiter::step_held(uint64_t now_ns, std::span<const ContainerView> views) {
     charged_ns_ = now_ns;
     virtual_time_ = std::max(virtual_time_, start_tag(held));
     turn_end_ns_ =
-        std::max(turn_end_ns_, now_ns + settings_.arm_ahead_ns) + (others ? settings_.turn_ns : settings_.extend_ns);
+        std::max(turn_end_ns_, now_ns + settings_.arm_ahead_ns + (others ? settings_.turn_ns : settings_.extend_ns));
     return false;
   }
   armed_ = next;
@@ -322,7 +327,8 @@ void Arbiter::publish(uint64_t now_ns, std::span<const ContainerView> views) {
   }
   outcome_.watch_closely = false;
   if (turns_ && phase_ == Phase::kHeld) {
-    next = std::min(next, armed_ >= 0 ? turn_end_ns_ : turn_end_ns_ - settings_.arm_ahead_ns);
+    const uint64_t end = expected_end(now_ns, views[static_cast<size_t>(holder_)]);
+    next = std::min(next, armed_ >= 0 ? end : end - settings_.arm_ahead_ns);
     if (idle_since_ns_ != 0) next = std::min(next, idle_since_ns_ + settings_.idle_end_ns);
   }
   if (turns_ && phase_ == Phase::kDraining) {

@@ -126,6 +126,7 @@ class Arbiter {
   int choose(uint64_t at_ns, std::span<const ContainerView> views, bool holder_continues) const;
   double start_tag(size_t index) const;
   void advance(uint64_t now_ns, std::span<const ContainerView> views);
+  uint64_t expected_end(uint64_t now_ns, const ContainerView& view) const;
   bool step_held(uint64_t now_ns, std::span<const ContainerView> views);
   bool step_draining(uint64_t now_ns, std::span<const ContainerView> views);
   bool step_free(uint64_t now_ns, std::span<const ContainerView> views);

@@ -75,10 +75,15 @@ bool credit_gate(page::Account& account, const Limits& limits, int64_t credit, u
   return open;
 }
 
+// What is in flight and has not run yet: all of it but what can have run since the low-water mark.
+uint64_t remaining(uint64_t now_ns, const InFlight& in_flight) {
+  const uint64_t ran = now_ns > in_flight.low_water_ns ? now_ns - in_flight.low_water_ns : 0;
+  return in_flight.outstanding_ns > ran ? in_flight.outstanding_ns - ran : 0;
+}
+
 // In a turn: does the unit fit into what is left of it?
-bool fits_turn(const Limits& limits, const InFlight& in_flight, const Ask& ask, uint64_t left_ns) {
-  (void)limits;
-  if (in_flight.units != 0) return in_flight.outstanding_ns + ask.estimate_ns <= left_ns;
+bool fits_turn(uint64_t now_ns, const InFlight& in_flight, const Ask& ask, uint64_t left_ns) {
+  if (in_flight.units != 0) return remaining(now_ns, in_flight) + ask.estimate_ns <= left_ns;
   if (left_ns >= ask.estimate_ns && ask.known) return true;
   // Longer than a turn, or of unknown length: only at its beginning, so that it overruns once and not twice.
   if (!ask.known) return left_ns >= kInFlightNs;
@@ -113,6 +118,9 @@ InFlight sum_in_flight(const page::UsageCard& card) {
     sum.waiting += activity >> page::kWaitingShift;
     sum.outstanding_ns += slot.outstanding_ns.load(std::memory_order_relaxed);
     sum.units += slot.units.load(std::memory_order_relaxed);
+    sum.low_water_ns = smaller(sum.low_water_ns, slot.attached.load(std::memory_order_relaxed) == 0
+                                                     ? page::kIdle
+                                                     : slot.low_water_ns.load(std::memory_order_relaxed));
     sum.oldest_overdue_ns = smaller(sum.oldest_overdue_ns, slot.attached.load(std::memory_order_relaxed) == 0
                                                                ? page::kIdle
                                                                : slot.overdue_ns.load(std::memory_order_relaxed));
@@ -165,11 +173,14 @@ Decision step(uint64_t now_ns, page::UsageCard& card, const Limits& limits, cons
     room = smaller(room, budget);
   }
 
-  if (limits.turns && !fits_turn(limits, in_flight, ask, left)) {
+  if (limits.turns && !fits_turn(now_ns, in_flight, ask, left)) {
     if (past_overdue(now_ns, account, in_flight)) return admit(ask, 0);
     return refuse(now_ns, page::kBlockedByTurn, now_ns + kGateWaitNs);
   }
-  if (limits.turns) room = smaller(room, left > in_flight.outstanding_ns ? left - in_flight.outstanding_ns : 0);
+  if (limits.turns) {
+    const uint64_t before = remaining(now_ns, in_flight);
+    room = smaller(room, left > before ? left - before : 0);
+  }
   if (nothing) return admit(ask, covered > 0 ? smaller(room, static_cast<uint64_t>(covered)) : 0);
 
   const bool few = in_flight.units + 1 <= kInFlightUnits;

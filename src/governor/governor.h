@@ -57,6 +57,7 @@ struct InFlight {
   uint32_t units = 0;
   uint32_t dirty = 0;
   uint32_t waiting = 0;
+  uint64_t low_water_ns = page::kIdle;  // nothing before this is outstanding
   uint64_t oldest_overdue_ns = page::kIdle;
   uint64_t longest_unit_ns = 0;
 };

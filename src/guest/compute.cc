@@ -300,7 +300,8 @@ void compute_after(Guest* guest, const Launch& launch, CUresult result) {
   if (stream->open.load(std::memory_order_relaxed) != nullptr) return;  // another launch has opened one since
   make_dirty(guest, stream, now_of(guest));
   add_in_flight(guest, stream->card, launch.cost_ns, 1);
-  if (open_segment(guest, stream, launch.estimate, launch.cost_ns, launch.cost_ns, 1)) close_segment(guest, stream);
+  if (open_segment(guest, stream, launch.estimate, launch.cost_ns, launch.cost_ns, 1, false))
+    close_segment(guest, stream);
 }
 
 void compute_boundary(Guest* guest, CUstream handle, StreamForm form) {

@@ -103,8 +103,9 @@ bool reserve(Guest* guest, StreamState* stream, uint64_t ns, uint32_t units, uin
 
 void note_prediction(Guest* guest, uint32_t card, uint64_t now_ns, const Launch& launch) {
   page::ComputeSlot& slot = own_slot(guest, card);
-  slot.predicted_drain_ns.store(now_ns + slot.outstanding_ns.load(std::memory_order_relaxed),
-                                std::memory_order_relaxed);
+  const uint64_t low = slot.low_water_ns.load(std::memory_order_relaxed);
+  const uint64_t drain = (low == page::kIdle ? now_ns : low) + slot.outstanding_ns.load(std::memory_order_relaxed);
+  slot.predicted_drain_ns.store(drain > now_ns ? drain : now_ns, std::memory_order_relaxed);
   if (slot.overdue_ns.load(std::memory_order_relaxed) != page::kIdle) return;
   const uint64_t longest = launch.estimate->longest_ns.load(std::memory_order_relaxed);
   slot.overdue_ns.store(governor::overdue_after(now_ns, longest, launch.cost_ns != 0), std::memory_order_relaxed);
@@ -112,7 +113,7 @@ void note_prediction(Guest* guest, uint32_t card, uint64_t now_ns, const Launch&
 
 // Admitted and reserved: continues the stream's open segment, or opens one.
 bool enter_segment(Guest* guest, StreamState* stream, Launch& launch, uint64_t reserved_ns, uint32_t reserved_units,
-                   uint32_t gate) {
+                   uint32_t gate, bool waited) {
   StreamOwner owner(stream, guest->seams.waiter);
   if (stream->dead.load(std::memory_order_relaxed) != 0) return false;
   Segment* open = stream->open.load(std::memory_order_relaxed);
@@ -131,7 +132,7 @@ bool enter_segment(Guest* guest, StreamState* stream, Launch& launch, uint64_t r
     return true;
   }
   close_segment(guest, stream);
-  if (!open_segment(guest, stream, launch.estimate, launch.cost_ns, reserved_ns, reserved_units)) return false;
+  if (!open_segment(guest, stream, launch.estimate, launch.cost_ns, reserved_ns, reserved_units, waited)) return false;
   launch.segment = stream->open.load(std::memory_order_relaxed);
   stream->limit_ns.store(launch.cost_ns == 0 ? 0 : reserved_ns, std::memory_order_relaxed);
   stream->limit_units.store(1u << stream->depth, std::memory_order_relaxed);
@@ -178,8 +179,7 @@ bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
         if (units == 0) units = 1;
       }
       if (!reserve(guest, stream, reserved_ns, units, limits.gate, now)) continue;
-      if (waiting.counted()) stream->depth = 0;
-      if (enter_segment(guest, stream, launch, reserved_ns, units, limits.gate)) {
+      if (enter_segment(guest, stream, launch, reserved_ns, units, limits.gate, waiting.counted())) {
         note_prediction(guest, card, now, launch);
         if (!waiting.counted()) settle_card(guest, card);
         wake_settler(guest);

@@ -41,7 +41,7 @@ StreamState* find_stream(Guest* guest, CUstream stream, StreamForm form);
 
 // compute_segments.cc: all with the stream's owner held
 bool open_segment(Guest* guest, StreamState* stream, Estimate* estimate, uint64_t cost_ns, uint64_t reserved_ns,
-                  uint32_t reserved_units);
+                  uint32_t reserved_units, bool waited);
 void close_segment(Guest* guest, StreamState* stream);
 // May the open segment take more work?
 bool segment_has_room(const StreamState* stream, const Segment* segment, uint64_t cost_ns);

@@ -57,7 +57,7 @@ bool segment_has_room(const StreamState* stream, const Segment* segment, uint64_
 }
 
 bool open_segment(Guest* guest, StreamState* stream, Estimate* estimate, uint64_t cost_ns, uint64_t reserved_ns,
-                  uint32_t reserved_units) {
+                  uint32_t reserved_units, bool waited) {
   Compute& compute = guest->compute;
   CardCompute& card = card_compute(guest, stream->card);
   Segment* segment = nullptr;
@@ -81,7 +81,8 @@ bool open_segment(Guest* guest, StreamState* stream, Estimate* estimate, uint64_
   if (busy && stream->contiguous) {
     if (stream->depth < kMostDepth) ++stream->depth;
   } else {
-    if (!busy) stream->depth = 0;
+    // A stream that ran dry because the gate held it back is as well fed as before.
+    if (!busy && !waited) stream->depth = 0;
     segment->start = take_event(guest, stream->context);
     if (segment->start != nullptr && !record_marker(guest, segment->start, stream)) {
       give_event(stream->context, segment->start);

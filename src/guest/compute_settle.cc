@@ -218,7 +218,8 @@ void publish(Guest* guest, uint32_t card_index, uint64_t now_ns) {
   slot.interval_head.store(head, std::memory_order_release);
   slot.low_water_ns.store(dirty ? low : page::kIdle, std::memory_order_seq_cst);
   slot.overdue_ns.store(overdue, std::memory_order_relaxed);
-  slot.predicted_drain_ns.store(now_ns + slot.outstanding_ns.load(std::memory_order_relaxed),
+  // What has run since the low-water mark is part of what is outstanding.
+  slot.predicted_drain_ns.store(larger(now_ns, low + slot.outstanding_ns.load(std::memory_order_relaxed)),
                                 std::memory_order_relaxed);
   usage.slots[slot_index].busy_ns.fetch_add(busy, std::memory_order_relaxed);
 }

@@ -9,13 +9,16 @@ namespace sluice::guest {
 namespace {
 
 constexpr uint64_t kUrgentNs = 20'000;
+constexpr uint64_t kDrainingNs = 3'000;  // a whole card waits for the end of this
+constexpr uint64_t kDrainSoonNs = 60'000;
 constexpr uint64_t kRelaxedNs = 250'000;
 constexpr uint64_t kLingerNs = 2'000'000;
 constexpr uint64_t kIdleNs = 50'000'000;
 
 struct Round {
-  bool work = false;    // something is in flight
-  bool urgent = false;  // somebody waits for it to end
+  bool work = false;      // something is in flight
+  bool urgent = false;    // somebody waits for it to end
+  bool draining = false;  // another container does
 };
 
 // Marks streams whose open segment has had no launch since the last look, or all when the gate is shut.
@@ -60,6 +63,9 @@ Round look_after(Guest* guest, uint32_t card_index) {
   round.work = in_flight.dirty != 0 || in_flight.waiting != 0;
   const bool own_work = (slot.activity.load(std::memory_order_relaxed) & page::kDirtyMask) != 0;
   round.urgent = own_work && (in_flight.waiting != 0 || turns);
+  const bool no_more = shut || slot.blocked.load(std::memory_order_relaxed) == page::kBlockedByTurn;
+  const uint64_t soon = slot.predicted_drain_ns.load(std::memory_order_relaxed);
+  round.draining = own_work && turns && no_more && soon < now_of(guest) + kDrainSoonNs;
   // Somebody waits for credit and nothing of ours runs: the account must still move.
   if (!own_work && card.waiting.load(std::memory_order_relaxed) != 0) settle_card(guest, card_index);
   return round;
@@ -79,6 +85,7 @@ void run(void* argument) {
       const Round round = look_after(guest, card);
       all.work = all.work || round.work;
       all.urgent = all.urgent || round.urgent;
+      all.draining = all.draining || round.draining;
       const uint64_t now = now_of(guest);
       for (ContextState* context = card_compute(guest, card).contexts; context != nullptr; context = context->next) {
         if (context->dead.load(std::memory_order_acquire) == 0 && now >= context->base_due_ns) {
@@ -89,7 +96,7 @@ void run(void* argument) {
     const uint64_t now = now_of(guest);
     if (all.work) last_work = now;
     if (all.urgent) {
-      guest->seams.waiter->sleep_ns(kUrgentNs);
+      guest->seams.waiter->sleep_ns(all.draining ? kDrainingNs : kUrgentNs);
       continue;
     }
     const uint64_t pause = now - last_work < kLingerNs ? kRelaxedNs : kIdleNs;
