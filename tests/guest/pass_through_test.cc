@@ -89,22 +89,39 @@ struct OneGuest {
 // The calls of the program, direct or through the hooks.
 struct Direct {
 #define CALL(name) static constexpr auto name = &::sim_##name;
-#define CALLS                                                                                                          \
-  CALL(cuInit)                                                                                                         \
-  CALL(cuDeviceGet)                                                                                                    \
-  CALL(cuCtxCreate_v2)                                                                                                 \
-  CALL(cuModuleLoadData) CALL(cuMemAlloc_v2) CALL(cuMemFree_v2) CALL(cuMemAllocManaged) CALL(cuMemAllocAsync)          \
-      CALL(cuMemFreeAsync) CALL(cuMemGetInfo_v2) CALL(cuLaunchKernel) CALL(cuMemcpyHtoDAsync_v2)                       \
-          CALL(cuMemcpyDtoDAsync_v2) CALL(cuMemsetD8Async) CALL(cuStreamSynchronize) CALL(cuCtxSynchronize)            \
-              CALL(cuStreamWaitEvent) CALL(cuEventRecord) CALL(cuStreamBeginCapture_v2) CALL(cuStreamEndCapture)       \
-                  CALL(cuGraphInstantiateWithFlags) CALL(cuGraphLaunch) CALL(cuStreamDestroy_v2) CALL(cuCtxDestroy_v2) \
-                      CALL(cuMemCreate) CALL(cuMemRelease)
-  CALLS
+#define CALLS(X)                 \
+  X(cuInit)                      \
+  X(cuDeviceGet)                 \
+  X(cuCtxCreate_v2)              \
+  X(cuModuleLoadData)            \
+  X(cuMemAlloc_v2)               \
+  X(cuMemFree_v2)                \
+  X(cuMemAllocManaged)           \
+  X(cuMemAllocAsync)             \
+  X(cuMemFreeAsync)              \
+  X(cuMemGetInfo_v2)             \
+  X(cuLaunchKernel)              \
+  X(cuMemcpyHtoDAsync_v2)        \
+  X(cuMemcpyDtoDAsync_v2)        \
+  X(cuMemsetD8Async)             \
+  X(cuStreamSynchronize)         \
+  X(cuCtxSynchronize)            \
+  X(cuStreamWaitEvent)           \
+  X(cuEventRecord)               \
+  X(cuStreamBeginCapture_v2)     \
+  X(cuStreamEndCapture)          \
+  X(cuGraphInstantiateWithFlags) \
+  X(cuGraphLaunch)               \
+  X(cuStreamDestroy_v2)          \
+  X(cuCtxDestroy_v2)             \
+  X(cuMemCreate)                 \
+  X(cuMemRelease)
+  CALLS(CALL)
 #undef CALL
 };
 struct Hooked {
 #define CALL(name) static constexpr auto name = &::hook_##name;
-  CALLS
+  CALLS(CALL)
 #undef CALL
 };
 
