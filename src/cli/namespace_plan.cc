@@ -1,3 +1,5 @@
+// Which mounts a command needs: from the agent's answer and what the command's own environment leads to. Values only,
+// so that every rule about files and names is tested without mounting anything.
 #include <fmt/format.h>
 
 #include <algorithm>

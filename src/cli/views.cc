@@ -15,6 +15,7 @@ namespace {
 constexpr size_t kNameWidth = 32;
 constexpr size_t kCommandWidth = 24;
 constexpr int kBarWidth = 20;
+constexpr int kCardBarWidth = 14;  // a card's line has two and fits 120 columns
 constexpr size_t kTopEvents = 3;
 
 std::string core_text(int64_t percent) {
@@ -76,8 +77,8 @@ std::string card_line(const agent::CardStatus& card) {
   const double memory =
       card.memory_mib == 0 ? 0 : 100.0 * static_cast<double>(card.used_mib) / static_cast<double>(card.memory_mib);
   return fmt::format("card {} {:<24} busy [{}] {:5.1f} %   memory [{}] {}/{} MiB{}{}\n", card.index,
-                     fit(card.model, 24), bar(card.utilisation_percent, kBarWidth), card.utilisation_percent,
-                     bar(memory, kBarWidth), card.used_mib, card.memory_mib, card.turns ? "   turns" : "",
+                     fit(card.model, 24), bar(card.utilisation_percent, kCardBarWidth), card.utilisation_percent,
+                     bar(memory, kCardBarWidth), card.used_mib, card.memory_mib, card.turns ? "   turns" : "",
                      card.state == "ok" ? "" : "   " + card.state);
 }
 

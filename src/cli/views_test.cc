@@ -115,7 +115,7 @@ TEST(Views, TopFitsItsTerminal) {
 
 TEST(Views, TopShowsShareAndCap) {
   const std::string text = top_text(two_grants(), kNow, 30, 160);
-  EXPECT_NE(text.find("busy [#################...]  85.0 %   memory [#####...............] 8000/32510 MiB   turns"),
+  EXPECT_NE(text.find("busy [############..]  85.0 %   memory [###...........] 8000/32510 MiB   turns"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("[######..............]  30.0 %  30 %      3000      10487"), std::string::npos) << text;
