@@ -249,6 +249,8 @@ bool Arbiter::step_held(uint64_t now_ns, std::span<const ContainerView> views) {
     entries_[held].counters.wall_ns += wall;
     charged_ns_ = now_ns;
     virtual_time_ = std::max(virtual_time_, start_tag(held));
+    // A new number tells those who wait because nothing more fitted into the turn.
+    if (view.blocked_by_turn) turn_number_ = (turn_number_ + 1) & 0xffffff;
     turn_end_ns_ =
         std::max(turn_end_ns_, now_ns + settings_.arm_ahead_ns + (others ? settings_.turn_ns : settings_.extend_ns));
     return false;
@@ -333,8 +335,9 @@ void Arbiter::publish(uint64_t now_ns, std::span<const ContainerView> views) {
   }
   if (turns_ && phase_ == Phase::kDraining) {
     const uint64_t drain = views[static_cast<size_t>(holder_)].predicted_drain_ns;
-    outcome_.watch_closely =
-        closed_ns_ == now_ns || (drain <= now_ns + settings_.arm_ahead_ns && now_ns <= drain + settings_.arm_ahead_ns);
+    // Estimates may be off: what is left of short work is watched all the way.
+    outcome_.watch_closely = now_ns - closed_ns_ <= settings_.watch_ns ||
+                             (drain <= now_ns + settings_.arm_ahead_ns && now_ns <= drain + settings_.arm_ahead_ns);
     next = std::min({next, closed_ns_ + settings_.overrun_ns,
                      std::max(now_ns + settings_.idle_end_ns,
                               drain > settings_.arm_ahead_ns ? drain - settings_.arm_ahead_ns : 0)});

@@ -36,6 +36,7 @@ std::vector<uint32_t> shares_of(ComputePolicy policy, uint32_t max_containers, s
 struct ArbiterSettings {
   uint64_t turn_ns = 6'000'000;
   uint64_t arm_ahead_ns = 200'000;   // the next holder is named this long before the predicted drain
+  uint64_t watch_ns = 1'200'000;     // after a turn's end the keeper spins for the drain this long
   uint64_t idle_end_ns = 50'000;     // an open and idle holder loses its turn after this
   uint64_t overrun_ns = 50'000'000;  // or twice the holder's longest unit: then the next starts regardless
   uint64_t active_window_ns = 100'000'000;

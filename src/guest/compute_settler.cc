@@ -10,7 +10,6 @@ namespace {
 
 constexpr uint64_t kUrgentNs = 20'000;
 constexpr uint64_t kDrainingNs = 3'000;  // a whole card waits for the end of this
-constexpr uint64_t kDrainSoonNs = 60'000;
 constexpr uint64_t kRelaxedNs = 250'000;
 constexpr uint64_t kLingerNs = 2'000'000;
 constexpr uint64_t kIdleNs = 50'000'000;
@@ -64,8 +63,7 @@ Round look_after(Guest* guest, uint32_t card_index) {
   const bool own_work = (slot.activity.load(std::memory_order_relaxed) & page::kDirtyMask) != 0;
   round.urgent = own_work && (in_flight.waiting != 0 || turns);
   const bool no_more = shut || slot.blocked.load(std::memory_order_relaxed) == page::kBlockedByTurn;
-  const uint64_t soon = slot.predicted_drain_ns.load(std::memory_order_relaxed);
-  round.draining = own_work && turns && no_more && soon < now_of(guest) + kDrainSoonNs;
+  round.draining = own_work && turns && no_more;
   // Somebody waits for credit and nothing of ours runs: the account must still move.
   if (!own_work && card.waiting.load(std::memory_order_relaxed) != 0) settle_card(guest, card_index);
   return round;
