@@ -103,6 +103,7 @@ class TurnKeeper {
   uint64_t poll_locked();
   void write_gates(const core::Arbiter::Outcome& outcome, uint64_t now_ns);
   void kick();
+  void note_lateness(uint64_t deadline_ns);
 
   TurnHost& host_;
   std::mutex mutex_;
@@ -115,6 +116,7 @@ class TurnKeeper {
   std::atomic<uint32_t> kick_{0};
   std::atomic<bool> stop_{false};
   uint64_t heartbeat_at_ns_ = 0;
+  double lateness_ns_ = 0;  // run() only
 };
 
 }  // namespace sluice::agent

@@ -83,6 +83,8 @@ class Arbiter {
   explicit Arbiter(const ArbiterSettings& settings = {}) : settings_(settings) {}
 
   void set_policy(ComputePolicy policy) { policy_ = policy; }
+  // On a busy machine threads wake late: the next holder is named earlier.
+  void set_arm_ahead(uint64_t ns) { settings_.arm_ahead_ns = ns; }
   // Containers are known by the caller's ids. `permille` is the ceiling (shares_of), 0 = none. Adding a known id
   // changes it. A removed holder's turn is over at once.
   void put(uint64_t id, uint32_t permille, uint32_t weight, bool high_priority);

@@ -6,7 +6,7 @@ namespace sluice::guest {
 
 namespace {
 
-constexpr uint64_t kArmedSpinNs = 600'000;
+constexpr uint64_t kArmedSpinNs = 4'000'000;
 constexpr uint64_t kNeighbours = page::kGateTurns | page::kGateWatch;
 
 // The container's other cards: would their gates open too? Ranks that wait for each other must not find one card open

@@ -117,6 +117,8 @@ void wake_settler(Guest* guest) {
     }
     return;
   }
+  // The word changes in any case: a settler that has just looked and is about to sleep must not miss this.
+  compute.settler_word.fetch_add(1, std::memory_order_seq_cst);
   const uint32_t asleep = compute.settler_asleep.load(std::memory_order_seq_cst);
   if (asleep == 0) return;
   bool waiters = false;
@@ -124,7 +126,6 @@ void wake_settler(Guest* guest) {
     waiters = waiters || compute.cards[card].waiting.load(std::memory_order_relaxed) != 0;
   }
   if (asleep == 1 && !waiters) return;
-  compute.settler_word.fetch_add(1, std::memory_order_seq_cst);
   guest->seams.waiter->wake(reinterpret_cast<volatile uint32_t*>(&compute.settler_word), 1);
 }
 
