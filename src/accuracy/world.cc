@@ -332,6 +332,16 @@ World::Bins World::bins_of(const std::vector<sim::Index>& subjects) {
       }
     }
   }
+  // Changes between contexts of one container are its own: the card serves nobody else meanwhile.
+  const uint64_t switches = card().header().switch_points;
+  for (uint64_t n = switches > sim::kMaxSwitches ? switches - sim::kMaxSwitches : 0; n < switches; ++n) {
+    const sim::SwitchPoint& point = card().switch_point(n);
+    const auto own = [&](sim::Index subject) {
+      return std::find(subjects.begin(), subjects.end(), subject) != subjects.end();
+    };
+    const size_t ms = point.time_ns / 1'000'000;
+    if (ms < count && own(point.from) && own(point.to)) bins.occupied_ns[ms] += point.duration_ns;
+  }
   return bins;
 }
 

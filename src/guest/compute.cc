@@ -278,13 +278,15 @@ Launch compute_before(Guest* guest, CUstream handle, StreamForm form, uint64_t k
       return launch;
     }
   }
-  if (!pass_gate(guest, stream, launch)) launch.stream = nullptr;
+  launch.slow = pass_gate(guest, stream, launch);
+  if (!launch.slow) launch.stream = nullptr;
   return launch;
 }
 
 void compute_after(Guest* guest, const Launch& launch, CUresult result) {
   StreamState* stream = launch.stream;
   if (stream == nullptr) return;
+  if (launch.slow) stream->launching.fetch_sub(1, std::memory_order_release);
   (void)result;  // a launch that failed leaves an empty stretch between two markers
   Segment* open = stream->open.load(std::memory_order_acquire);
   if (__builtin_expect(open == launch.segment, 1)) {

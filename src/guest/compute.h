@@ -60,14 +60,15 @@ struct StreamState {
   ContextState* context;
   uint64_t thread;  // of a per-thread stream, else 0
   uint32_t card;
-  std::atomic<uint32_t> owner;  // held across marker calls
-  std::atomic<uint32_t> dead;   // destroyed
-  uint32_t depth;               // segments take up to 2^depth units
-  bool contiguous;              // the last command was work: the next segment may begin at its end
-  bool dirty;                   // counted in the slot's activity
-  uint64_t last_end_ns;         // host time of the last settled end marker
-  uint64_t head_since_ns;       // when the oldest pending segment got to the head
-  Segment* polled_segment;      // what the settler saw at its last look
+  std::atomic<uint32_t> owner;      // held across marker calls
+  std::atomic<uint32_t> dead;       // destroyed
+  std::atomic<uint32_t> launching;  // launches that passed the gate and are inside the driver: the tail is not yet
+  uint32_t depth;                   // segments take up to 2^depth units
+  bool contiguous;                  // the last command was work: the next segment may begin at its end
+  bool dirty;                       // counted in the slot's activity
+  uint64_t last_end_ns;             // host time of the last settled end marker
+  uint64_t head_since_ns;           // when the oldest pending segment got to the head
+  Segment* polled_segment;          // what the settler saw at its last look
   uint32_t polled_units;
   Segment* pending;  // closed or open, oldest first
   Segment* pending_tail;
@@ -162,7 +163,7 @@ struct Launch {
   Segment* segment = nullptr;
   Estimate* estimate = nullptr;
   uint64_t cost_ns = 0;
-  bool passed = false;  // nothing to do afterwards
+  bool slow = false;  // counted in the stream's `launching`
 };
 
 // What a null handle or a special one means in the call being made.

@@ -116,6 +116,7 @@ bool enter_segment(Guest* guest, StreamState* stream, Launch& launch, uint64_t r
                    uint32_t gate, bool waited) {
   StreamOwner owner(stream, guest->seams.waiter);
   if (stream->dead.load(std::memory_order_relaxed) != 0) return false;
+  stream->launching.fetch_add(1, std::memory_order_acq_rel);
   Segment* open = stream->open.load(std::memory_order_relaxed);
   if (open != nullptr && segment_has_room(stream, open, launch.cost_ns)) {
     SpinGuard guard(card_compute(guest, stream->card).lock, guest->seams.waiter);
@@ -132,7 +133,10 @@ bool enter_segment(Guest* guest, StreamState* stream, Launch& launch, uint64_t r
     return true;
   }
   close_segment(guest, stream);
-  if (!open_segment(guest, stream, launch.estimate, launch.cost_ns, reserved_ns, reserved_units, waited)) return false;
+  if (!open_segment(guest, stream, launch.estimate, launch.cost_ns, reserved_ns, reserved_units, waited)) {
+    stream->launching.fetch_sub(1, std::memory_order_relaxed);
+    return false;
+  }
   launch.segment = stream->open.load(std::memory_order_relaxed);
   stream->limit_ns.store(launch.cost_ns == 0 ? 0 : reserved_ns, std::memory_order_relaxed);
   stream->limit_units.store(1u << stream->depth, std::memory_order_relaxed);

@@ -36,6 +36,8 @@ void mark_tails(Guest* guest, uint32_t card_index, bool shut) {
     if (!silent && !shut) continue;
     // A per-thread stream can only be marked by its own thread.
     if (stream->thread != 0) continue;
+    // A first launch loads code and takes long: a marker now would stand before its kernel.
+    if (stream->launching.load(std::memory_order_acquire) != 0) continue;
     if (stream->owner.exchange(1, std::memory_order_acquire) != 0) continue;
     if (stream->open.load(std::memory_order_relaxed) == open) {
       Pushed pushed(guest, stream->context->context);
