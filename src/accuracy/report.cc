@@ -66,10 +66,14 @@ void set_targets(const Scenario& scenario, std::vector<ContainerFigures>& figure
       continue;
     }
     one.saturated = least[i] >= std::min(99.0, one.quota_percent + 5);
-    one.target_percent = one.saturated
-                             ? one.quota_percent
-                             : std::min(one.quota_percent, ideal_percent(scenario.containers[i], one.quota_percent,
-                                                                         scenario.seconds, scenario.seed));
+    one.target_percent = one.quota_percent;
+    if (!one.saturated) {
+      // The model of the program is held against the program itself, run without the library.
+      const ContainerSpec& spec = scenario.containers[i];
+      const double model = ideal_percent(spec, 0, scenario.seconds, scenario.seed);
+      const double bucket = ideal_percent(spec, one.quota_percent, scenario.seconds, scenario.seed);
+      if (model > 0) one.target_percent = std::min(one.quota_percent, bucket * one.uncapped_percent / model);
+    }
     capped += one.target_percent;
   }
   for (size_t i = 0; i < figures.size(); ++i) {
