@@ -122,7 +122,11 @@ struct CardCompute {
   uint64_t lag_since_ns;  // another process holds up the account since
   uint64_t probe_at_ns;
   std::atomic<uint32_t> armed_spinners;
-  std::atomic<uint32_t> waiting;  // threads of this process at the gate
+  std::atomic<uint32_t> room_spinners;
+  std::atomic<uint32_t> settled;       // counts rounds that settled something
+  std::atomic<uint64_t> woken_ns;      // when the settler last woke the gate; 0 = seen
+  std::atomic<uint64_t> wake_late_ns;  // average from there to a waiter's return
+  std::atomic<uint32_t> waiting;       // threads of this process at the gate
   std::atomic<uint32_t> limits_version;
 };
 

@@ -6,6 +6,8 @@ namespace sluice::guest {
 
 namespace {
 
+constexpr uint64_t kRoomSpinNs = 1'500'000;
+constexpr uint64_t kLateWakeNs = 50'000;
 constexpr uint64_t kArmedSpinNs = 4'000'000;
 constexpr uint64_t kNeighbours = page::kGateTurns | page::kGateWatch;
 
@@ -62,9 +64,11 @@ class Waiting {
     if (news && (limits.gate & kNeighbours) != 0) ring_doorbell(guest_, card_);
     const std::atomic<uint32_t>& gate = guest_->cards[card_].grant->gate;
     if ((limits.gate & page::kGateArmed) != 0 && spin_for_turn(gate, limits.gate, now_ns)) return;
+    if (decision.blocked == page::kBlockedByBound && spin_for_room(gate, limits.gate, now_ns)) return;
     const uint64_t timeout = decision.retry_ns > now_ns ? decision.retry_ns - now_ns : 1'000;
     guest_->seams.waiter->wait(reinterpret_cast<const volatile uint32_t*>(&gate), limits.gate,
                                timeout < governor::kGateWaitNs ? timeout : governor::kGateWaitNs);
+    note_wake();
   }
 
  private:
@@ -82,6 +86,35 @@ class Waiting {
     }
     state.armed_spinners.fetch_sub(1, std::memory_order_relaxed);
     return changed;
+  }
+
+  // Where woken threads come late (a machine whose processors are all taken), the card would run dry before a launcher
+  // that waits for room is back: it spins instead, for about as long as what is in flight takes.
+  bool spin_for_room(const std::atomic<uint32_t>& gate, uint32_t word, uint64_t now_ns) {
+    CardCompute& state = card_compute(guest_, card_);
+    if (state.wake_late_ns.load(std::memory_order_relaxed) < kLateWakeNs) return false;
+    if (state.room_spinners.fetch_add(1, std::memory_order_relaxed) != 0) {
+      state.room_spinners.fetch_sub(1, std::memory_order_relaxed);
+      return false;
+    }
+    const uint32_t settled = state.settled.load(std::memory_order_acquire);
+    bool news = false;
+    while (!news && now_of(guest_) - now_ns < kRoomSpinNs) {
+      guest_->seams.waiter->spin_pause();
+      news = state.settled.load(std::memory_order_acquire) != settled || gate.load(std::memory_order_acquire) != word;
+    }
+    state.room_spinners.fetch_sub(1, std::memory_order_relaxed);
+    return news;
+  }
+
+  void note_wake() {
+    CardCompute& state = card_compute(guest_, card_);
+    const uint64_t woken = state.woken_ns.exchange(0, std::memory_order_relaxed);
+    const uint64_t now = now_of(guest_);
+    if (woken == 0 || now < woken) return;
+    const uint64_t late = now - woken < 6'000'000 ? now - woken : 6'000'000;
+    const uint64_t before = state.wake_late_ns.load(std::memory_order_relaxed);
+    state.wake_late_ns.store(before - before / 32 + late / 32, std::memory_order_relaxed);
   }
 
   Guest* guest_;

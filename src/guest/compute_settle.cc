@@ -304,6 +304,7 @@ void advance_account(Guest* guest, uint32_t card_index, uint64_t now_ns) {
 }  // namespace
 
 void wake_gate(Guest* guest, uint32_t card) {
+  card_compute(guest, card).woken_ns.store(now_of(guest), std::memory_order_relaxed);
   const std::atomic<uint32_t>& gate = guest->cards[card].grant->gate;
   guest->seams.waiter->wake(const_cast<volatile uint32_t*>(reinterpret_cast<const volatile uint32_t*>(&gate)), 64);
 }
@@ -331,6 +332,7 @@ bool settle_card(Guest* guest, uint32_t card_index) {
   const uint32_t gate = guest->cards[card_index].grant->gate.load(std::memory_order_relaxed);
   const bool drained = (before & page::kDirtyMask) != 0 && (after & page::kDirtyMask) == 0;
   if (drained && (gate & (page::kGateTurns | page::kGateWatch)) != 0) ring_doorbell(guest, card_index);
+  if (any) card.settled.fetch_add(1, std::memory_order_release);
   if (any && governor::sum_in_flight(card_usage(guest, card_index)).waiting != 0) wake_gate(guest, card_index);
   return any;
 }
