@@ -1,6 +1,7 @@
 #include "core/arbiter.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace sluice::core {
 namespace {
@@ -106,6 +107,16 @@ void Arbiter::observe(uint64_t now_ns, std::span<const ContainerView> views) {
   }
 }
 
+// Up to which tag a high priority comes first: four lags beyond the one that has waited most.
+void Arbiter::limit_priority(std::span<const ContainerView> views) {
+  priority_until_ = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].high_priority || !views[i].waiting) continue;
+    const double lead = 4 * static_cast<double>(settings_.lag_ns) / std::max(0.05, share(i));
+    priority_until_ = std::min(priority_until_, start_tag(i) + lead);
+  }
+}
+
 bool Arbiter::turns_wanted(uint64_t now_ns) const {
   if (policy_ == ComputePolicy::kNative || active_ < 2) return false;
   if (policy_ != ComputePolicy::kFixed && policy_ != ComputePolicy::kBurst) return true;
@@ -121,9 +132,8 @@ int Arbiter::class_of(size_t index, const ContainerView& view, uint64_t at_ns) c
   if (!view.waiting) return 0;
   const bool credit = entry.permille == 0 || view.resume_ns <= at_ns;
   if (!credit) return policy_ == ComputePolicy::kBurst ? 1 : 0;
-  // First among all while it has had no more than its share: what it says about its credit may be a lie.
-  const double lead = static_cast<double>(settings_.lag_ns) / share(index);
-  return entry.high_priority && start_tag(index) <= virtual_time_ + lead ? 3 : 2;
+  // First among all while it has not left the others behind: what it says about its credit may be a lie.
+  return entry.high_priority && start_tag(index) <= priority_until_ ? 3 : 2;
 }
 
 double Arbiter::start_tag(size_t index) const {
@@ -349,6 +359,7 @@ void Arbiter::publish(uint64_t now_ns, std::span<const ContainerView> views) {
 
 const Arbiter::Outcome& Arbiter::step(uint64_t now_ns, std::span<const ContainerView> views) {
   observe(now_ns, views);
+  limit_priority(views);
   const bool wanted = turns_wanted(now_ns);
   if (wanted && !turns_) {
     // Whoever has work in flight drains first; the one with most to drain counts as the holder of a turn that ends.

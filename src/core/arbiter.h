@@ -124,6 +124,7 @@ class Arbiter {
 
   void observe(uint64_t now_ns, std::span<const ContainerView> views);
   bool turns_wanted(uint64_t now_ns) const;
+  void limit_priority(std::span<const ContainerView> views);
   double share(size_t index) const;
   int class_of(size_t index, const ContainerView& view, uint64_t at_ns) const;
   int choose(uint64_t at_ns, std::span<const ContainerView> views, bool holder_continues) const;
@@ -158,6 +159,7 @@ class Arbiter {
   uint64_t idle_since_ns_ = 0;  // 0: the holder is not idle
   uint64_t idle_total_ns_ = 0;
   double virtual_time_ = 0;
+  double priority_until_ = 0;  // tag up to which a high priority comes first
   Outcome outcome_;
 };
 

@@ -203,7 +203,7 @@ TEST(Arbiter, AHungContainerDoesNotStopTheOthers) {
   model.forget();
   model.run(4 * kSecondNs);
   EXPECT_NEAR(model.share(0), 0.30, 0.01);
-  EXPECT_GE(model.arbiter().counters(1).overruns, 1u);
+  EXPECT_GT(model.arbiter().counters(1).overlap_ns, kSecondNs) << "what it ran beside others is on its account";
 }
 
 TEST(Arbiter, AFalseClaimOfWorkCostsItsAuthor) {
