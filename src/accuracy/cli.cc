@@ -1,3 +1,4 @@
+// The command line of sluice-accuracy.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 

@@ -241,7 +241,7 @@ uint64_t TurnKeeper::poll_locked() {
   views_.clear();
   const uint64_t now_ns = host_.now_ns();
   for (const std::unique_ptr<Member>& member : members_) views_.push_back(look(*member, now_ns));
-  // The reads took time; decisions are for now.
+  // The reads took time; decisions are for the present time.
   const uint64_t then_ns = std::max(now_ns, host_.now_ns());
   const core::Arbiter::Outcome& outcome = arbiter_.step(then_ns, views_);
   write_gates(outcome, then_ns);
