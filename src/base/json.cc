@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <boost/json/monotonic_resource.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/json/stream_parser.hpp>
 #include <cmath>
@@ -93,8 +95,11 @@ void print(const Value& value, int depth, std::string& out) {
 
 }  // namespace
 
-Result<Value> parse(std::string_view text) {
+namespace {
+
+Result<Value> parse_with(std::string_view text, boost::json::storage_ptr storage) {
   boost::json::stream_parser parser;
+  parser.reset(std::move(storage));
   boost::system::error_code code;
   size_t used = parser.write_some(text.data(), text.size(), code);
   if (!code && used < text.size() && text.find_first_not_of(" \t\r\n", used) != std::string_view::npos) {
@@ -105,8 +110,33 @@ Result<Value> parse(std::string_view text) {
   return parser.release();
 }
 
+}  // namespace
+
+Result<Value> parse(std::string_view text) {
+  return parse_with(text, {});
+}
+
+Result<Value> parse_into_block(std::string_view text) {
+  // Values take about twice their text: 16 bytes each, strings in blocks of their own.
+  size_t first = std::max<size_t>(4096, text.size() * 2);
+  return parse_with(text, boost::json::make_shared_resource<boost::json::monotonic_resource>(first));
+}
+
 std::string to_string(const Value& value) {
   return boost::json::serialize(value);
+}
+
+void append_quoted(std::string& out, std::string_view text) {
+  bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) >= 0x20 && static_cast<unsigned char>(c) < 0x7f && c != '"' && c != '\\';
+  });
+  if (!plain) {
+    out += boost::json::serialize(Value(text));
+    return;
+  }
+  out += '"';
+  out += text;
+  out += '"';
 }
 
 std::string to_pretty_string(const Value& value) {

@@ -18,9 +18,15 @@ using Array = boost::json::array;
 
 // Parses one JSON document. Errors name the offset and Boost's reason. Depth is bounded (32 levels).
 Result<Value> parse(std::string_view text);
+// The same into one growing block of memory that is freed with the last value out of it: for large documents that are
+// read and dropped. Values changed or kept for long belong into the other kind.
+Result<Value> parse_into_block(std::string_view text);
 
 // Compact, one line.
 std::string to_string(const Value& value);
+
+// Appends the text as a JSON string, in quotes.
+void append_quoted(std::string& out, std::string_view text);
 
 // Indented by two spaces, for people; ends with a newline.
 std::string to_pretty_string(const Value& value);
