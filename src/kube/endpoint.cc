@@ -30,15 +30,19 @@ struct File {
   }
 };
 
-Result<File> load_file(const std::string& path) {
-  Result<std::string> text = read_file(path, 4u << 20);
-  if (!text) return std::move(text).error();
-  Result<std::vector<json::Value>> documents = yaml::parse_documents(*text);
+Result<File> parse_file(std::string_view text, const std::string& path) {
+  Result<std::vector<json::Value>> documents = yaml::parse_documents(text);
   if (!documents) return std::move(documents).error().wrap(path);
   if (documents->size() != 1 || !documents->front().is_object()) {
     return invalid(fmt::format("{}: a kubeconfig is one YAML mapping", path));
   }
   return File{path, documents->front().get_object()};
+}
+
+Result<File> load_file(const std::string& path) {
+  Result<std::string> text = read_file(path, 4u << 20);
+  if (!text) return std::move(text).error();
+  return parse_file(*text, path);
 }
 
 // The member `field` of the entry called `name` in the list `list`, and the file it stands in.
@@ -74,8 +78,17 @@ Result<std::string> decode_base64(std::string_view key, std::string text) {
   if (size < 0) return invalid(fmt::format("'{}' is not valid base64", key));
   // EVP_DecodeBlock counts padding as zero bytes.
   size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;
+  if (static_cast<size_t>(size) < padding) return invalid(fmt::format("'{}' is not valid base64", key));
   out.resize(static_cast<size_t>(size) - padding);
   return out;
+}
+
+// A text that may be absent, which leaves `to` as it is.
+Result<void> read_text(const json::Object& object, std::string_view key, const std::string& path, std::string& to) {
+  Result<std::string> text = json::get_string_or(object, key, to);
+  if (!text) return std::move(text).error().wrap(path);
+  to = *std::move(text);
+  return {};
 }
 
 // A PEM that stands inline (`key`-data) or in a file (`key`); inline wins, as in other clients.
@@ -99,8 +112,10 @@ Result<void> read_cluster(const Entry& entry, Endpoint& endpoint) {
   if (!server) return std::move(server).error().wrap(entry.file->path);
   endpoint.server = *server;
   while (endpoint.server.ends_with('/')) endpoint.server.pop_back();
-  endpoint.tls_server_name = json::get_string_or(*entry.value, "tls-server-name", "").value();
-  endpoint.proxy_url = json::get_string_or(*entry.value, "proxy-url", "").value();
+  for (auto [key, to] :
+       {std::pair{"tls-server-name", &endpoint.tls_server_name}, std::pair{"proxy-url", &endpoint.proxy_url}}) {
+    if (Result<void> read = read_text(*entry.value, key, entry.file->path, *to); !read) return read;
+  }
   Result<bool> insecure = json::get_bool_or(*entry.value, "insecure-skip-tls-verify", false);
   if (!insecure) return std::move(insecure).error().wrap(entry.file->path);
   endpoint.insecure = *insecure;
@@ -127,6 +142,34 @@ Result<void> read_user(const Entry& entry, Endpoint& endpoint) {
   return read_pem(entry, "client-key", endpoint.key_file, endpoint.key_pem);
 }
 
+// The endpoint that `context` (empty: the current one) means over all files, the first that names a thing wins.
+Result<Endpoint> resolve(const std::vector<File>& files, const std::string& context) {
+  std::string name = context;
+  for (const File& file : files) {
+    if (!name.empty()) break;
+    if (Result<void> read = read_text(file.root, "current-context", file.path, name); !read)
+      return std::move(read).error();
+  }
+  if (name.empty()) return invalid("the kubeconfig has no current-context; name one with --context");
+  Result<Entry> chosen = find_entry(files, "contexts", "context", name);
+  if (!chosen) return std::move(chosen).error();
+  Result<std::string> cluster_name = json::get_string(*chosen->value, "cluster");
+  if (!cluster_name) return std::move(cluster_name).error().wrap(chosen->file->path);
+  Result<std::string> user_name = json::get_string(*chosen->value, "user");
+  if (!user_name) return std::move(user_name).error().wrap(chosen->file->path);
+  Result<Entry> cluster = find_entry(files, "clusters", "cluster", *cluster_name);
+  if (!cluster) return std::move(cluster).error();
+  Result<Entry> user = find_entry(files, "users", "user", *user_name);
+  if (!user) return std::move(user).error();
+
+  Endpoint endpoint;
+  if (Result<void> read = read_text(*chosen->value, "namespace", chosen->file->path, endpoint.default_namespace); !read)
+    return std::move(read).error();
+  if (Result<void> read = read_cluster(*cluster, endpoint); !read) return std::move(read).error();
+  if (Result<void> read = read_user(*user, endpoint); !read) return std::move(read).error();
+  return endpoint;
+}
+
 }  // namespace
 
 std::vector<std::string> default_kubeconfig_paths() {
@@ -150,27 +193,13 @@ Result<Endpoint> load_kubeconfig(const std::vector<std::string>& paths, const st
     if (!file) return std::move(file).error();
     files.push_back(*std::move(file));
   }
-  std::string name = context;
-  for (const File& file : files) {
-    if (name.empty()) name = json::get_string_or(file.root, "current-context", "").value();
-  }
-  if (name.empty()) return invalid("the kubeconfig has no current-context; name one with --context");
-  Result<Entry> chosen = find_entry(files, "contexts", "context", name);
-  if (!chosen) return std::move(chosen).error();
-  Result<std::string> cluster_name = json::get_string(*chosen->value, "cluster");
-  if (!cluster_name) return std::move(cluster_name).error().wrap(chosen->file->path);
-  Result<std::string> user_name = json::get_string(*chosen->value, "user");
-  if (!user_name) return std::move(user_name).error().wrap(chosen->file->path);
-  Result<Entry> cluster = find_entry(files, "clusters", "cluster", *cluster_name);
-  if (!cluster) return std::move(cluster).error();
-  Result<Entry> user = find_entry(files, "users", "user", *user_name);
-  if (!user) return std::move(user).error();
+  return resolve(files, context);
+}
 
-  Endpoint endpoint;
-  endpoint.default_namespace = json::get_string_or(*chosen->value, "namespace", "default").value();
-  if (Result<void> read = read_cluster(*cluster, endpoint); !read) return std::move(read).error();
-  if (Result<void> read = read_user(*user, endpoint); !read) return std::move(read).error();
-  return endpoint;
+Result<Endpoint> parse_kubeconfig(std::string_view text, const std::string& path, const std::string& context) {
+  Result<File> file = parse_file(text, path);
+  if (!file) return std::move(file).error();
+  return resolve({*file}, context);
 }
 
 Result<Endpoint> in_cluster(const std::string& root) {

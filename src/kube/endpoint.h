@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -36,6 +37,9 @@ struct Endpoint {
 // The `context` (empty: current-context) of the merged files. Errors name the file and the key that is wrong. Users
 // that sign in through an exec or auth-provider plugin are refused with a sentence that says so.
 Result<Endpoint> load_kubeconfig(const std::vector<std::string>& paths, const std::string& context);
+
+// One kubeconfig as text; `path` is where it stands: relative paths in it are meant from there, and errors name it.
+Result<Endpoint> parse_kubeconfig(std::string_view text, const std::string& path, const std::string& context);
 
 // The files that a client uses when none is named: $KUBECONFIG split at ':', else ~/.kube/config.
 std::vector<std::string> default_kubeconfig_paths();

@@ -51,6 +51,23 @@ TEST(Kubeconfig, FaultsSayWhatToMend) {
   EXPECT_EQ(load_kubeconfig({"/nonexistent/config"}, "").error().code, ErrorCode::kNotFound);
 }
 
+TEST(Kubeconfig, FieldsOfTheWrongKindAreNamed) {
+  for (const char* wrong : {"current-context: [c]", "namespace: 7", "proxy-url: 7", "tls-server-name: {}"}) {
+    std::string key = std::string(wrong).substr(0, std::string(wrong).find(':'));
+    auto or_nothing = [&](const char* field) {
+      return key == field ? std::string(wrong) : fmt::format("other-{}: y", field);
+    };
+    std::string text = fmt::format(
+        "{}\ncontexts:\n- {{name: c, context: {{cluster: k, user: u, {}}}}}\n"
+        "clusters:\n- {{name: k, cluster: {{server: x, {}, {}}}}}\nusers:\n- {{name: u, user: {{token: t}}}}\n",
+        or_nothing("current-context"), or_nothing("namespace"), or_nothing("proxy-url"), or_nothing("tls-server-name"));
+    Result<Endpoint> endpoint = parse_kubeconfig(text, "/etc/config", key == "current-context" ? "" : "c");
+    ASSERT_FALSE(endpoint.ok()) << wrong;
+    EXPECT_NE(endpoint.error().message.find(key), std::string::npos) << endpoint.error().message;
+    EXPECT_TRUE(endpoint.error().message.starts_with("/etc/config")) << endpoint.error().message;
+  }
+}
+
 TEST(InCluster, BracketsIpv6AndReadsTheToken) {
   std::string root = temporary("pod");
   std::string files = root + "/var/run/secrets/kubernetes.io/serviceaccount";
