@@ -19,9 +19,10 @@ namespace sluice::kube {
 
 struct ScriptedAnswer {
   int status = 200;
-  std::string body;
-  bool cut = false;           // promises more bytes than it sends
-  std::string extra_headers;  // each ended by \r\n
+  std::string body = {};
+  bool cut = false;                // promises more bytes than it sends
+  std::string extra_headers = {};  // each ended by \r\n
+  int delay_ms = 0;                // before the answer
 };
 
 class ScriptedServer {
@@ -87,7 +88,8 @@ class ScriptedServer {
       step = requests_.size();
       requests_.push_back(text);
     }
-    ScriptedAnswer answer = step < script_.size() ? script_[step] : ScriptedAnswer{503, "", false, ""};
+    ScriptedAnswer answer = step < script_.size() ? script_[step] : ScriptedAnswer{503, "", false, "", 0};
+    if (answer.delay_ms > 0) ::usleep(static_cast<useconds_t>(answer.delay_ms) * 1'000);
     std::string head = fmt::format("HTTP/1.1 {} X\r\nConnection: close\r\nContent-Length: {}\r\n{}\r\n", answer.status,
                                    answer.body.size() + (answer.cut ? 100 : 0), answer.extra_headers);
     std::string all = head + answer.body;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/log.h"
 
 namespace sluice::scheduler {
@@ -10,11 +12,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
-
-// Under kube-scheduler's own 5 s for a bind call, with room for one GET.
-constexpr milliseconds kBindTimeout{3'000};
-// A Binding that got no answer may still be applied for this long; afterwards a GET that shows an unbound pod is final.
-constexpr seconds kDoubtPeriod{10};
 
 json::Value binding(const BindRequest& request, const std::map<std::string, std::string>& annotations) {
   json::Object notes;
@@ -47,11 +44,13 @@ ClientPool::Lease::~Lease() {
   if (pool_.idle_.size() < 32) pool_.idle_.push_back(std::move(client_));
 }
 
-Binder::Binder(State& state, kube::Endpoint endpoint, kube::Signer signer, std::function<bool()> may_bind)
+Binder::Binder(State& state, kube::Endpoint endpoint, kube::Signer signer, std::function<bool()> may_bind,
+               BinderTimes times)
     : state_(state),
-      clients_(std::move(endpoint), kBindTimeout),
+      clients_(std::move(endpoint), times.timeout),
       signer_(std::move(signer)),
-      may_bind_(std::move(may_bind)) {
+      may_bind_(std::move(may_bind)),
+      times_(times) {
   resolver_ = std::thread([this] { resolve_doubts(); });
 }
 
@@ -135,11 +134,11 @@ std::string Binder::finish(const BindRequest& request, const kube::ApiAnswer& an
 
 void Binder::resolve_doubts() {
   while (!stopping_.load()) {
-    std::this_thread::sleep_for(milliseconds(100));
+    std::this_thread::sleep_for(std::min(times_.doubt, milliseconds(100)));
     std::optional<Doubt> doubt;
     {
       std::lock_guard lock(mutex_);
-      if (!doubts_.empty() && steady_clock::now() - doubts_.front().since > kDoubtPeriod) {
+      if (!doubts_.empty() && steady_clock::now() - doubts_.front().since > times_.doubt) {
         doubt = std::move(doubts_.front());
         doubts_.pop_front();
       }
@@ -150,7 +149,7 @@ void Binder::resolve_doubts() {
       state_.bind_refused(doubt->request.uid);
       log::info("binding was not applied", {{"pod", doubt->request.name}, {"uid", doubt->request.uid}});
     } else if (seen == Seen::kUnknown) {
-      doubt->since = steady_clock::now() - kDoubtPeriod + seconds(1);
+      doubt->since = steady_clock::now() - times_.doubt + seconds(1);
       std::lock_guard lock(mutex_);
       doubts_.push_back(*std::move(doubt));
     }

@@ -44,10 +44,18 @@ class ClientPool {
   std::vector<std::unique_ptr<kube::ApiClient>> idle_;
 };
 
+struct BinderTimes {
+  std::chrono::milliseconds timeout{3'000};  // of one call; under kube-scheduler's own 5 s, with room for a GET
+  // A Binding that got no answer may still be applied for this long; afterwards a GET that shows an unbound pod is
+  // final.
+  std::chrono::milliseconds doubt{10'000};
+};
+
 class Binder {
  public:
   // `may_bind`: whether we lead, asked directly before each Binding is sent.
-  Binder(State& state, kube::Endpoint endpoint, kube::Signer signer, std::function<bool()> may_bind);
+  Binder(State& state, kube::Endpoint endpoint, kube::Signer signer, std::function<bool()> may_bind,
+         BinderTimes times = {});
   ~Binder();
 
   // Empty on success, else the reason for kube-scheduler.
@@ -71,6 +79,7 @@ class Binder {
   ClientPool clients_;
   kube::Signer signer_;
   std::function<bool()> may_bind_;
+  BinderTimes times_;
   std::atomic<uint64_t> bound_{0};
   std::atomic<uint64_t> conflicts_{0};
   std::atomic<uint64_t> unknown_{0};

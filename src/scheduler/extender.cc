@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <unordered_set>
 
 namespace sluice::scheduler {
 namespace {
@@ -24,7 +25,7 @@ Result<std::string> text_of(const json::Object& object, std::string_view key) {
 
 // The body as an object, or the refusal that says why it is none.
 Result<json::Object> parse_body(const std::string& body) {
-  Result<json::Value> value = json::parse(body);
+  Result<json::Value> value = json::parse_into_block(body);
   if (!value) return std::move(value).error();
   if (!value->is_object()) return invalid("expected a JSON object");
   return std::move(value->get_object());
@@ -40,8 +41,8 @@ Result<kube::Pod> parse_pod(const json::Object& args) {
 
 struct Args {
   kube::Pod pod;
-  std::vector<std::string> names;
-  const json::Array* nodes = nullptr;  // full objects, when the extender is not configured as nodeCacheCapable
+  std::vector<std::string_view> names;  // into the body
+  const json::Array* nodes = nullptr;   // full objects, when the extender is not configured as nodeCacheCapable
 };
 
 Result<Args> parse_args(const json::Object& body) {
@@ -52,6 +53,7 @@ Result<Args> parse_args(const json::Object& body) {
   if (const json::Value* names = find_any_case(body, "NodeNames"); names != nullptr) {
     if (!names->is_array()) return invalid("'NodeNames' is not a list");
     if (names->get_array().size() > kMaxNames) return invalid(fmt::format("more than {} node names", kMaxNames));
+    args.names.reserve(names->get_array().size());
     for (const json::Value& name : names->get_array()) {
       if (!name.is_string()) return invalid("'NodeNames' holds something that is not a string");
       args.names.emplace_back(name.get_string());
@@ -66,7 +68,7 @@ Result<Args> parse_args(const json::Object& body) {
   for (const json::Value& item : items->get_array()) {
     Result<kube::NodeDescription> node = kube::decode_node(item, {});
     if (!node) return std::move(node).error().wrap("Nodes");
-    args.names.push_back(node->node.name);
+    args.names.emplace_back(item.at("metadata").at("name").get_string());
   }
   return args;
 }
@@ -75,10 +77,24 @@ ServerResponse ok(const json::Value& value) {
   return {200, json::to_string(value), "application/json", false};
 }
 
-json::Object failed_map(const std::vector<std::pair<std::string, std::string>>& failed) {
-  json::Object out;
-  for (const auto& [node, reason] : failed) out[node] = reason;
-  return out;
+// Thousands of names with the same few reasons are written as text at once; a tree of values first costs as much again.
+void append_refused(std::string& out, const char* key, const std::vector<FilterAnswer::Refused>& refused) {
+  out += fmt::format("\"{}\":{{", key);
+  std::string_view last;
+  std::string quoted;
+  for (size_t i = 0; i < refused.size(); ++i) {
+    const auto& [node, reason] = refused[i];
+    if (last.data() != reason.data()) {
+      last = reason;
+      quoted.clear();
+      json::append_quoted(quoted, reason);
+    }
+    if (i > 0) out += ',';
+    json::append_quoted(out, node);
+    out += ':';
+    out += quoted;
+  }
+  out += "},";
 }
 
 }  // namespace
@@ -99,24 +115,28 @@ ServerResponse Extender::filter(const std::string& body) {
   Result<Args> args = parse_args(*object);
   if (!args) return error_response(400, "filter: " + args.error().message);
   FilterAnswer answer = state_.filter(args->pod, args->names);
-  json::Object out{{"FailedNodes", failed_map(answer.failed)},
-                   {"FailedAndUnresolvableNodes", failed_map(answer.unresolvable)},
-                   {"Error", ""}};
+  std::string out = "{";
+  size_t names = answer.nodes.size() + answer.failed.size() + answer.unresolvable.size();
+  out.reserve(256 + names * (answer.nodes.empty() ? 160 : 48));
+  append_refused(out, "FailedNodes", answer.failed);
+  append_refused(out, "FailedAndUnresolvableNodes", answer.unresolvable);
+  out += R"("Error":"",)";
   if (args->nodes != nullptr) {
     json::Array items;
+    std::unordered_set<std::string_view> fitting(answer.nodes.begin(), answer.nodes.end());
     for (size_t i = 0; i < args->names.size(); ++i) {
-      if (std::find(answer.nodes.begin(), answer.nodes.end(), args->names[i]) != answer.nodes.end())
-        items.push_back((*args->nodes)[i]);
+      if (fitting.contains(args->names[i])) items.push_back((*args->nodes)[i]);
     }
-    out["Nodes"] = json::Object{{"items", std::move(items)}};
-    out["NodeNames"] = nullptr;
+    out += R"("NodeNames":null,"Nodes":{"items":)" + json::to_string(items) + "}}";
   } else {
-    json::Array names;
-    for (const std::string& name : answer.nodes) names.push_back(json::Value(name));
-    out["NodeNames"] = std::move(names);
-    out["Nodes"] = nullptr;
+    out += R"("NodeNames":[)";
+    for (size_t i = 0; i < answer.nodes.size(); ++i) {
+      if (i > 0) out += ',';
+      json::append_quoted(out, answer.nodes[i]);
+    }
+    out += R"(],"Nodes":null})";
   }
-  return ok(std::move(out));
+  return {200, std::move(out), "application/json", false};
 }
 
 ServerResponse Extender::prioritize(const std::string& body) {

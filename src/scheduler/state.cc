@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/place.h"
 
@@ -11,6 +12,8 @@ namespace {
 
 constexpr int64_t kWakeBackoffMinMs = 1'000;
 constexpr int64_t kWakeBackoffMaxMs = 60'000;
+constexpr int64_t kQuickWakeMs = 50;  // between two wakes while kube-scheduler works through the cluster in parts
+constexpr size_t kMaxParts = 20;      // it looks at no less than 5 % of the nodes at a time
 
 std::string uid_of(const json::Value& object) {
   if (!object.is_object()) return "";
@@ -167,7 +170,7 @@ void State::put_pod(kube::Pod pod) {
   std::string uid = pod.uid;
   auto [position, added] = pods_.try_emplace(uid);
   PodEntry& entry = position->second;
-  if (!added && entry.pod.nominated_node != pod.nominated_node) nominated_[entry.pod.nominated_node].erase(uid);
+  if (!added && entry.pod.nominated_node != pod.nominated_node) forget_nomination(entry.pod);
   bool same_request = !added && entry.pod.asks() == pod.asks();
   entry.pod = std::move(pod);
   if (!same_request) entry.request = core::parse_pod(entry.pod.text);
@@ -175,7 +178,7 @@ void State::put_pod(kube::Pod pod) {
   if (pending && !entry.pod.nominated_node.empty() && !entry.pod.deleting)
     nominated_[entry.pod.nominated_node].insert(uid);
   else
-    nominated_[entry.pod.nominated_node].erase(uid);
+    forget_nomination(entry.pod);
   if (!pending) {
     entry.refused = false;
     settle(entry);
@@ -186,8 +189,15 @@ void State::remove_pod(const std::string& uid) {
   auto found = pods_.find(uid);
   if (found == pods_.end()) return;
   let_go(found->second);
-  nominated_[found->second.pod.nominated_node].erase(uid);
+  forget_nomination(found->second.pod);
   pods_.erase(found);
+}
+
+void State::forget_nomination(const kube::Pod& pod) {
+  auto node = nominated_.find(pod.nominated_node);
+  if (node == nominated_.end()) return;
+  node->second.erase(pod.uid);
+  if (node->second.empty()) nominated_.erase(node);
 }
 
 // A bound pod holds what its record says if the record is authentic and names cards that are there; else the worst
@@ -269,7 +279,8 @@ void State::recompute(const std::string& node_name) {
 }
 
 // The node with its nominated pods of at least the asker's priority placed on it; nullopt where there are none.
-std::optional<core::Node> State::with_nominated(const std::string& node_name, const kube::Pod& asker) const {
+std::optional<core::Node> State::with_nominated(std::string_view node_name, const kube::Pod& asker) const {
+  if (nominated_.empty()) return std::nullopt;
   auto nominated = nominated_.find(node_name);
   auto node = nodes_.find(node_name);
   if (nominated == nominated_.end() || nominated->second.empty() || node == nodes_.end()) return std::nullopt;
@@ -307,6 +318,14 @@ State::Counts State::counts() const {
   return out;
 }
 
+// How many lists of so many names kube-scheduler needs to have been through the nodes with cards; 0: one did.
+size_t State::parts_of_cluster(size_t names) const {
+  size_t with_cards = static_cast<size_t>(
+      std::count_if(nodes_.begin(), nodes_.end(), [](const auto& node) { return !node.second.base.cards.empty(); }));
+  if (names == 0 || names >= with_cards) return 0;
+  return std::min(with_cards / names + 1, kMaxParts);
+}
+
 std::vector<State::Waiting> State::pods_to_wake(int64_t now_ms, size_t at_most) {
   std::lock_guard lock(mutex_);
   std::vector<Waiting> out;
@@ -316,10 +335,19 @@ std::vector<State::Waiting> State::pods_to_wake(int64_t now_ms, size_t at_most) 
     if (!pod.refused || pod.holding != Holding::kNothing || pod.pod.deleting || pod.pod.gated || !pod.request.ok())
       continue;
     if (now_ms < pod.next_wake_ms) continue;
-    // In the same state of the cluster a pod is woken again ever more rarely: something else keeps it (CPU, a taint).
+    if (!cluster_.decide(pod.request->total)) {
+      pod.fitted_nowhere = true;
+      continue;
+    }
+    // A list that named only a part of the cluster: kube-scheduler goes on with the next part at each attempt, so the
+    // pod is woken at once until it has been through. After that something else keeps it (CPU, a taint), and in the
+    // same state of the cluster it is woken ever more rarely.
+    if (std::exchange(pod.fitted_nowhere, false)) pod.quick_wakes = parts_of_cluster(pod.refused_names);
     bool news = pod.woken_generation != generation;
-    if (!cluster_.decide(pod.request->total)) continue;
-    pod.wake_backoff_ms = news ? kWakeBackoffMinMs : std::min(pod.wake_backoff_ms * 2, kWakeBackoffMaxMs);
+    pod.wake_backoff_ms = pod.quick_wakes > 0 ? kQuickWakeMs
+                          : news              ? kWakeBackoffMinMs
+                                 : std::clamp(pod.wake_backoff_ms * 2, kWakeBackoffMinMs, kWakeBackoffMaxMs);
+    if (pod.quick_wakes > 0) --pod.quick_wakes;
     pod.next_wake_ms = now_ms + pod.wake_backoff_ms;
     pod.woken_generation = generation;
     out.push_back({uid, pod.pod.name_space, pod.pod.name});

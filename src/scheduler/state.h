@@ -13,11 +13,13 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -35,11 +37,19 @@ struct StateSettings {
   size_t max_names = 100;  // best nodes that a filter returns; 0: all
 };
 
+// Thousands of names and a handful of reasons: names point into the question, which must outlive the answer, and
+// reasons into `texts`.
 struct FilterAnswer {
-  std::vector<std::string> nodes;                                 // those that fit, best first
-  std::vector<std::pair<std::string, std::string>> failed;        // node, reason: preemption may help
-  std::vector<std::pair<std::string, std::string>> unresolvable;  // node, reason: it may not
-  std::string summary;                                            // all reasons in one line, empty when some fit
+  using Refused = std::pair<std::string_view, std::string_view>;  // node, reason
+  FilterAnswer() = default;
+  FilterAnswer(FilterAnswer&&) = default;
+  FilterAnswer& operator=(FilterAnswer&&) = default;
+
+  std::vector<std::string_view> nodes;  // those that fit, best first
+  std::vector<Refused> failed;          // preemption may help
+  std::vector<Refused> unresolvable;    // it may not
+  std::deque<std::string> texts;
+  std::string summary;  // all reasons in one line, empty when some fit
 };
 
 struct BindPlan {
@@ -66,9 +76,10 @@ class State {
   void budget_deleted(const std::string& name_space, const std::string& name);
 
   // From kube-scheduler. `pod` is what the call carried: used for the request, never for who holds what.
-  FilterAnswer filter(const kube::Pod& pod, const std::vector<std::string>& node_names);
+  FilterAnswer filter(const kube::Pod& pod, const std::vector<std::string_view>& node_names);
   // Scores for prioritize: positions in our order, the best has the largest.
-  std::vector<std::pair<std::string, int64_t>> rank(const kube::Pod& pod, const std::vector<std::string>& node_names);
+  std::vector<std::pair<std::string_view, int64_t>> rank(const kube::Pod& pod,
+                                                         const std::vector<std::string_view>& node_names);
 
   // Chooses cards on the node and counts them as assumed. Errors: kNotFound (unknown pod or node), kExists (bound or
   // being bound already), kExhausted (no card fits any more, with the reason), kInvalid (the request).
@@ -137,8 +148,13 @@ class State {
     uint64_t woken_generation = 0;
     int64_t next_wake_ms = 0;
     int64_t wake_backoff_ms = 0;
+    size_t refused_names = 0;    // nodes that the last refusing call named
+    bool fitted_nowhere = true;  // when last looked at: the next time it fits is news
+    size_t quick_wakes = 0;      // left: kube-scheduler has not been through the whole cluster yet
     int64_t first_seen_ms = 0;
-    std::string told;  // text of the last event of ours
+    std::optional<uint64_t> looked_at_generation;             // for unreached_pods
+    std::map<std::string, std::vector<std::string>> victims;  // by node: what the last preempt call was answered
+    std::string told;                                         // text of the last event of ours
   };
   struct NodeEntry {
     core::NodeId id = 0;
@@ -147,22 +163,31 @@ class State {
     std::set<std::string> holders;  // uids
   };
 
+  struct NameHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
+  };
+
   // All below: mutex_ held.
   std::string unit_name() const;  // of memory, in texts
   void put_node(const json::Value& object);
   void remove_node(const std::string& name);
   void put_pod(kube::Pod pod);
   void remove_pod(const std::string& uid);
+  void forget_nomination(const kube::Pod& pod);
+  size_t parts_of_cluster(size_t names) const;
   void hold(PodEntry& entry, Holding holding, const std::string& node_name);
   void let_go(PodEntry& entry);
   void settle(PodEntry& entry);
   void recompute(const std::string& node_name);
   core::Node node_state(const NodeEntry& node, const std::set<std::string>& without = {}) const;
-  std::optional<core::Node> with_nominated(const std::string& node_name, const kube::Pod& asker) const;
-  FilterAnswer refuse_all(const std::vector<std::string>& names, const std::string& reason) const;
-  void remember_refusal(const kube::Pod& pod, const std::string& rule);
+  std::optional<core::Node> with_nominated(std::string_view node_name, const kube::Pod& asker) const;
+  FilterAnswer refuse_all(const std::vector<std::string_view>& names, const std::string& reason) const;
+  FilterAnswer give_reasons(const kube::Pod& pod, const core::Request& request,
+                            const std::vector<std::string_view>& names);
+  void remember_refusal(const kube::Pod& pod, const std::string& rule, size_t names);
   std::vector<std::string> choose_victims(const kube::Pod& pod, const core::PodRequest& request, const NodeEntry& node,
-                                          const Victims& proposed) const;
+                                          const Victims& proposed, const std::vector<std::string>& before = {}) const;
   int64_t count_violations(const std::vector<std::string>& uids) const;
   bool more_important(const std::string& a, const std::string& b) const;
 
@@ -170,10 +195,10 @@ class State {
   std::optional<kube::Verifier> verifier_;
   mutable std::mutex mutex_;
   core::Cluster cluster_;
-  std::unordered_map<std::string, NodeEntry> nodes_;
+  std::unordered_map<std::string, NodeEntry, NameHash, std::equal_to<>> nodes_;
   std::unordered_map<std::string, PodEntry> pods_;
-  std::map<std::string, std::set<std::string>> nominated_;  // node -> uids of pending pods
-  std::map<std::string, DisruptionBudget> budgets_;         // by namespace/name
+  std::map<std::string, std::set<std::string>, std::less<>> nominated_;  // node -> uids of pending pods
+  std::map<std::string, DisruptionBudget> budgets_;                      // by namespace/name
   bool nodes_listed_ = false;
   bool pods_listed_ = false;
   uint32_t next_rank_ = 0;

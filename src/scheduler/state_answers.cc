@@ -12,122 +12,121 @@ std::string State::unit_name() const {
   return unit_mib == 1024 ? "GiB" : unit_mib == 1 ? "MiB" : fmt::format("units of {} MiB", unit_mib);
 }
 
-FilterAnswer State::refuse_all(const std::vector<std::string>& names, const std::string& reason) const {
+FilterAnswer State::refuse_all(const std::vector<std::string_view>& names, const std::string& reason) const {
   FilterAnswer answer;
   answer.summary = reason;
-  for (const std::string& name : names) answer.unresolvable.emplace_back(name, reason);
+  answer.texts.push_back(reason);
+  answer.unresolvable.reserve(names.size());
+  for (std::string_view name : names) answer.unresolvable.emplace_back(name, answer.texts.back());
   return answer;
 }
 
-void State::remember_refusal(const kube::Pod& pod, const std::string& rule) {
+void State::remember_refusal(const kube::Pod& pod, const std::string& rule, size_t names) {
   auto found = pods_.find(pod.uid);
   if (found == pods_.end()) return;
   found->second.refused = true;
   found->second.refused_rule = rule;
+  found->second.refused_names = names;
 }
 
-FilterAnswer State::filter(const kube::Pod& pod, const std::vector<std::string>& node_names) {
+FilterAnswer State::filter(const kube::Pod& pod, const std::vector<std::string_view>& node_names) {
   std::lock_guard lock(mutex_);
   Result<core::PodRequest> request = core::parse_pod(pod.text);
   if (!request) {
-    remember_refusal(pod, "request");
+    remember_refusal(pod, "request", node_names.size());
     return refuse_all(node_names, request.error().message);
   }
+  FilterAnswer answer;
   if (request->total.kind == core::Kind::kNone) {
-    FilterAnswer all;
-    all.nodes = node_names;
-    return all;
+    answer.nodes = node_names;
+    return answer;
   }
   if (pods_.find(pod.uid) == pods_.end()) put_pod(pod);  // asked before the watch brought it
   std::span<const int64_t> keys = cluster_.keys(request->total);
-  std::vector<std::pair<int64_t, const std::string*>> fitting;
-  std::vector<const std::string*> others;
-  std::vector<const std::string*> unknown;
-  for (const std::string& name : node_names) {
+  std::vector<std::pair<int64_t, std::string_view>> fitting;
+  for (std::string_view name : node_names) {
+    auto node = nodes_.find(name);
+    if (node == nodes_.end() || keys[node->second.id] == core::Cluster::kRefused) continue;
+    std::optional<core::Node> crowded = with_nominated(name, pod);
+    if (crowded && core::refusal(*crowded, request->total)) continue;
+    fitting.emplace_back(keys[node->second.id], name);
+  }
+  if (fitting.empty()) return give_reasons(pod, request->total, node_names);
+
+  size_t keep = settings_.max_names == 0 ? fitting.size() : std::min(fitting.size(), settings_.max_names);
+  std::partial_sort(fitting.begin(), fitting.begin() + static_cast<std::ptrdiff_t>(keep), fitting.end(),
+                    [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (size_t i = 0; i < keep; ++i) answer.nodes.push_back(fitting[i].second);
+  if (auto found = pods_.find(pod.uid); found != pods_.end()) found->second.refused = false;
+  return answer;
+}
+
+// One text per rule over all nodes of the call, so that equal refusals form one group and the text stays the same
+// while nothing changes: kube-scheduler patches the pod at every new text, and that patch wakes the pod again.
+FilterAnswer State::give_reasons(const kube::Pod& pod, const core::Request& request,
+                                 const std::vector<std::string_view>& names) {
+  core::RefusalSummary summary;
+  std::vector<std::pair<std::string_view, core::Refusal>> refusals;
+  std::vector<std::string_view> unknown;
+  refusals.reserve(names.size());
+  for (std::string_view name : names) {
     auto node = nodes_.find(name);
     if (node == nodes_.end()) {
-      unknown.push_back(&name);
+      unknown.push_back(name);
       continue;
     }
-    int64_t key = keys[node->second.id];
-    if (key != core::Cluster::kRefused) {
-      if (std::optional<core::Node> crowded = with_nominated(name, pod);
-          crowded && core::refusal(*crowded, request->total)) {
-        key = core::Cluster::kRefused;
-      }
-    }
-    if (key == core::Cluster::kRefused)
-      others.push_back(&name);
-    else
-      fitting.emplace_back(key, &name);
-  }
-
-  FilterAnswer answer;
-  if (!fitting.empty()) {
-    size_t keep = settings_.max_names == 0 ? fitting.size() : std::min(fitting.size(), settings_.max_names);
-    std::partial_sort(fitting.begin(), fitting.begin() + static_cast<std::ptrdiff_t>(keep), fitting.end(),
-                      [](const auto& a, const auto& b) { return a.first > b.first; });
-    for (size_t i = 0; i < keep; ++i) answer.nodes.push_back(*fitting[i].second);
-    if (auto found = pods_.find(pod.uid); found != pods_.end()) found->second.refused = false;
-    return answer;
-  }
-
-  // One text per rule over all nodes of the call, so that equal refusals form one group and the text stays the same
-  // while nothing changes: kube-scheduler patches the pod at every new text, and that patch wakes the pod again.
-  core::RefusalSummary summary;
-  std::vector<std::pair<const std::string*, core::Refusal>> refusals;
-  for (const std::string* name : others) {
-    const NodeEntry& node = nodes_.at(*name);
-    std::optional<core::Refusal> why = core::refusal(cluster_.node(node.id), request->total);
+    std::optional<core::Refusal> why = core::refusal(cluster_.node(node->second.id), request);
     if (!why) {
-      std::optional<core::Node> crowded = with_nominated(*name, pod);
-      why = crowded ? core::refusal(*crowded, request->total) : std::nullopt;
+      std::optional<core::Node> crowded = with_nominated(name, pod);
+      why = crowded ? core::refusal(*crowded, request) : std::nullopt;
     }
     if (!why) continue;
     summary.add(*why);
     refusals.emplace_back(name, *why);
   }
+  FilterAnswer answer;
   std::string unit = unit_name();
+  for (const core::Refusal& best : summary.by_rule()) answer.texts.push_back(core::to_text(best, unit));
+  answer.unresolvable.reserve(refusals.size());
   for (const auto& [name, why] : refusals) {
-    std::string text = core::to_text(why, unit);
-    for (const core::Refusal& best : summary.by_rule()) {
-      if (best.rule == why.rule && (why.rule != core::Rule::kMode || best.mode == why.mode))
-        text = core::to_text(best, unit);
+    size_t at = 0;
+    while (summary.by_rule()[at].rule != why.rule ||
+           (why.rule == core::Rule::kMode && summary.by_rule()[at].mode != why.mode)) {
+      ++at;
     }
     // In-tree filters have passed the node's sum, so what is short is a card: preemption finds no victims by sums and
     // loops. Only the node that this pod is nominated to, where its victims are leaving, stays resolvable.
-    if (*name == pod.nominated_node && !why.never())
-      answer.failed.emplace_back(*name, text);
-    else
-      answer.unresolvable.emplace_back(*name, text);
+    bool resolvable = name == pod.nominated_node && !why.never();
+    (resolvable ? answer.failed : answer.unresolvable).emplace_back(name, answer.texts[at]);
   }
-  for (const std::string* name : unknown)
-    answer.failed.emplace_back(*name, "node: not known to the Sluice scheduler yet");
+  answer.texts.push_back("node: not known to the Sluice scheduler yet");
+  for (std::string_view name : unknown) answer.failed.emplace_back(name, answer.texts.back());
   answer.summary = summary.text(unit);
-  remember_refusal(pod, summary.empty() ? "unknown-node" : core::to_string(summary.by_rule().front().rule));
+  remember_refusal(pod, summary.empty() ? "unknown-node" : core::to_string(summary.by_rule().front().rule),
+                   names.size());
   return answer;
 }
 
-std::vector<std::pair<std::string, int64_t>> State::rank(const kube::Pod& pod,
-                                                         const std::vector<std::string>& node_names) {
+std::vector<std::pair<std::string_view, int64_t>> State::rank(const kube::Pod& pod,
+                                                              const std::vector<std::string_view>& node_names) {
   std::lock_guard lock(mutex_);
-  std::vector<std::pair<std::string, int64_t>> out;
+  std::vector<std::pair<std::string_view, int64_t>> out;
   Result<core::PodRequest> request = core::parse_pod(pod.text);
-  std::vector<std::pair<int64_t, const std::string*>> order;
+  std::vector<std::pair<int64_t, std::string_view>> order;
   if (request && request->total.kind != core::Kind::kNone) {
     std::span<const int64_t> keys = cluster_.keys(request->total);
-    for (const std::string& name : node_names) {
+    for (std::string_view name : node_names) {
       auto node = nodes_.find(name);
-      order.emplace_back(node == nodes_.end() ? core::Cluster::kRefused : keys[node->second.id], &name);
+      order.emplace_back(node == nodes_.end() ? core::Cluster::kRefused : keys[node->second.id], name);
     }
     std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   } else {
-    for (const std::string& name : node_names) order.emplace_back(0, &name);
+    for (std::string_view name : node_names) order.emplace_back(0, name);
   }
   int64_t position = -1;
   for (size_t i = 0; i < order.size(); ++i) {
     if (i == 0 || order[i].first != order[i - 1].first) ++position;
-    out.emplace_back(*order[i].second, position);
+    out.emplace_back(order[i].second, position);
   }
   return out;
 }
@@ -199,7 +198,8 @@ bool State::more_important(const std::string& a, const std::string& b) const {
 // Keeps the proposed victims that hold none of our cards (CPU, memory or pod count need them), then looks for the
 // fewest, least important pods of lower priority on one set of cards whose leaving lets the request fit. Empty: none.
 std::vector<std::string> State::choose_victims(const kube::Pod& pod, const core::PodRequest& request,
-                                               const NodeEntry& node, const Victims& proposed) const {
+                                               const NodeEntry& node, const Victims& proposed,
+                                               const std::vector<std::string>& before) const {
   std::set<std::string> leaving;
   std::vector<std::string> candidates;
   for (const std::string& uid : proposed.uids) {
@@ -211,19 +211,20 @@ std::vector<std::string> State::choose_victims(const kube::Pod& pod, const core:
   std::sort(candidates.begin(), candidates.end(),
             [this](const auto& a, const auto& b) { return more_important(b, a); });
   std::set<std::string> gone = leaving;
-  for (const std::string& uid : candidates) {
-    if (!core::refusal(node_state(node, gone), request.total)) break;
-    gone.insert(uid);
-  }
+  gone.insert(candidates.begin(), candidates.end());
   if (core::refusal(node_state(node, gone), request.total)) return {};
   // Give back whoever is not needed, those whose eviction breaks a disruption budget first, then the most important
-  // first: the survivors share the cards that have to be freed.
+  // first: the survivors share the cards that have to be freed. Victims of an earlier answer last: kube-scheduler
+  // evicts one after another and may ask again in between, while budgets do not show the first eviction yet.
   std::vector<const kube::Pod*> pods;
   for (const std::string& uid : candidates) pods.push_back(&pods_.at(uid).pod);
   std::vector<bool> breaks = violations(pods, budgets_);
-  for (bool breaking : {true, false}) {
+  auto chosen_before = [&before](const std::string& uid) {
+    return std::find(before.begin(), before.end(), uid) != before.end();
+  };
+  for (auto [again, breaking] : {std::pair{false, true}, {false, false}, {true, true}, {true, false}}) {
     for (size_t i = candidates.size(); i-- > 0;) {
-      if (breaks[i] != breaking || !gone.contains(candidates[i])) continue;
+      if (breaks[i] != breaking || chosen_before(candidates[i]) != again || !gone.contains(candidates[i])) continue;
       gone.erase(candidates[i]);
       if (core::refusal(node_state(node, gone), request.total)) gone.insert(candidates[i]);
     }
@@ -252,8 +253,12 @@ std::map<std::string, State::Victims> State::preempt(const kube::Pod& pod,
   for (const auto& [name, victims] : proposed) {
     auto node = nodes_.find(name);
     if (node == nodes_.end()) continue;
-    std::vector<std::string> chosen = choose_victims(pod, *request, node->second, victims);
+    auto asker = pods_.find(pod.uid);
+    std::vector<std::string> before;
+    if (asker != pods_.end()) before = asker->second.victims[name];
+    std::vector<std::string> chosen = choose_victims(pod, *request, node->second, victims, before);
     if (chosen.empty()) continue;
+    if (asker != pods_.end()) asker->second.victims[name] = chosen;
     int64_t broken = count_violations(chosen);
     out[name] = {std::move(chosen), broken};
   }

@@ -11,6 +11,8 @@ namespace {
 
 // Time for kube-scheduler to ask us; a pod that it has not brought by then was refused by sums.
 constexpr int64_t kUnreachedAfterMs = 2'000;
+// Pods looked at in one call: each goes through the whole cluster, and in a busy one every call finds a new state.
+constexpr size_t kLooksPerCall = 10;
 
 json::Object card_json(const core::Card& card) {
   return {{"index", card.index},
@@ -39,21 +41,34 @@ std::string State::never_fits(const core::Request& request) {
 
 std::vector<State::Unreached> State::unreached_pods(int64_t now_ms) {
   std::lock_guard lock(mutex_);
-  std::vector<Unreached> out;
+  uint64_t generation = cluster_.generation();
+  std::vector<PodEntry*> waiting;
   for (auto& [uid, pod] : pods_) {
     bool waits = pod.pod.node_name.empty() && pod.holding == Holding::kNothing && !pod.refused && !pod.pod.deleting &&
                  !pod.pod.gated && pod.pod.asks();
     if (!waits) continue;
     if (pod.first_seen_ms == 0) pod.first_seen_ms = now_ms;
-    if (now_ms - pod.first_seen_ms < kUnreachedAfterMs) continue;
+    if (now_ms - pod.first_seen_ms < kUnreachedAfterMs || pod.looked_at_generation == generation) continue;
+    waiting.push_back(&pod);
+  }
+  // Whoever was looked at longest ago first.
+  size_t looks = std::min(waiting.size(), kLooksPerCall);
+  std::partial_sort(waiting.begin(), waiting.begin() + static_cast<std::ptrdiff_t>(looks), waiting.end(),
+                    [](const PodEntry* a, const PodEntry* b) {
+                      return a->looked_at_generation.value_or(0) < b->looked_at_generation.value_or(0);
+                    });
+  waiting.resize(looks);
+  std::vector<Unreached> out;
+  for (PodEntry* pod : waiting) {
+    pod->looked_at_generation = generation;
     std::string text;
-    if (!pod.request.ok())
-      text = pod.request.error().message;
-    else if (!cluster_.decide(pod.request->total))
-      text = cluster_.explain(pod.request->total).text(unit_name());
-    if (text.empty() || text == pod.told) continue;
-    pod.told = text;
-    out.push_back({{uid, pod.pod.name_space, pod.pod.name}, text});
+    if (!pod->request.ok())
+      text = pod->request.error().message;
+    else if (!cluster_.decide(pod->request->total))
+      text = cluster_.explain(pod->request->total).text(unit_name());
+    if (text.empty() || text == pod->told) continue;
+    pod->told = text;
+    out.push_back({{pod->pod.uid, pod->pod.name_space, pod->pod.name}, text});
   }
   return out;
 }

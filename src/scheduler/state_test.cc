@@ -4,57 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "scheduler/extender.h"
+#include "scheduler/objects_for_tests.h"
 
 namespace sluice::scheduler {
 namespace {
-
-std::string cards_json(int count, int memory_mib = 32510) {
-  json::Array cards;
-  for (int i = 0; i < count; ++i) {
-    cards.push_back(
-        json::Object{{"index", i}, {"uuid", fmt::format("GPU-{}", i)}, {"model", "V100"}, {"memory_mib", memory_mib}});
-  }
-  return json::to_string(cards);
-}
-
-json::Value node(const std::string& name, int cards = 1, const std::string& mode = "core_mem") {
-  return json::Object{
-      {"metadata", json::Object{{"name", name},
-                                {"labels", json::Object{{"ack.node.gpu.schedule", mode}}},
-                                {"annotations", json::Object{{"sluice.dev/cards", cards_json(cards)}}}}}};
-}
-
-struct PodSpec {
-  std::string name;
-  std::string memory = "10";
-  std::string core = "30";
-  std::string node = "";
-  int priority = 0;
-  std::string nominated = "";
-  std::string phase = "Pending";
-  std::map<std::string, std::string> annotations = {};
-};
-
-json::Value pod(const PodSpec& spec) {
-  json::Object limits;
-  if (!spec.memory.empty()) limits["aliyun.com/gpu-mem"] = spec.memory;
-  if (!spec.core.empty()) limits["aliyun.com/gpu-core.percentage"] = spec.core;
-  json::Object annotations;
-  for (const auto& [key, value] : spec.annotations) annotations[key] = value;
-  return json::Object{
-      {"metadata",
-       json::Object{
-           {"uid", "uid-" + spec.name}, {"namespace", "d"}, {"name", spec.name}, {"annotations", annotations}}},
-      {"spec", json::Object{{"nodeName", spec.node},
-                            {"priority", spec.priority},
-                            {"containers", json::Array{json::Object{
-                                               {"name", "c"}, {"resources", json::Object{{"limits", limits}}}}}}}},
-      {"status", json::Object{{"phase", spec.phase}, {"nominatedNodeName", spec.nominated}}}};
-}
-
-kube::Pod decoded(const PodSpec& spec) {
-  return *kube::decode_pod(pod(spec));
-}
 
 class StateTest : public testing::Test {
  protected:
@@ -96,7 +49,7 @@ TEST_F(StateTest, FiltersAndNamesRuleNeedHave) {
   state_.replace_pods({});
   EXPECT_TRUE(state_.ready());
   FilterAnswer answer = state_.filter(decoded({.name = "p"}), {"a", "b", "c"});
-  EXPECT_EQ(answer.nodes, std::vector<std::string>{"a"});
+  EXPECT_EQ(answer.nodes, std::vector<std::string_view>{"a"});
   EXPECT_TRUE(answer.failed.empty());
 
   answer = state_.filter(decoded({.name = "p", .memory = "40"}), {"a", "b"});
@@ -203,6 +156,41 @@ TEST_F(StateTest, WakesRefusedPodsWhenTheyFit) {
   EXPECT_TRUE(state_.pods_to_wake(100'000).empty());  // accepted: no longer refused
 }
 
+// kube-scheduler shows a part of a large cluster at a time: a pod that fits in another part is woken at once until all
+// parts have been asked about, and ever more rarely after that.
+TEST_F(StateTest, WakesAtOnceUntilEveryPartOfTheClusterWasAskedAbout) {
+  json::Array nodes;
+  for (int i = 0; i < 10; ++i) nodes.push_back(node(fmt::format("n{}", i)));
+  state_.replace_nodes(nodes);
+  state_.replace_pods({pod({.name = "x", .memory = "30", .node = "n0"})});
+  EXPECT_TRUE(state_.filter(decoded({.name = "p"}), {"n0"}).nodes.empty());
+  int64_t now_ms = 0;
+  for (int wake = 0; wake < 11; ++wake, now_ms += 100) {
+    EXPECT_EQ(state_.pods_to_wake(now_ms).size(), 1u) << wake;
+    state_.filter(decoded({.name = "p"}), {"n0"});
+  }
+  EXPECT_EQ(state_.pods_to_wake(now_ms).size(), 1u);
+  EXPECT_TRUE(state_.pods_to_wake(now_ms + 900).empty());
+  EXPECT_EQ(state_.pods_to_wake(now_ms + 1'000).size(), 1u);
+  EXPECT_TRUE(state_.pods_to_wake(now_ms + 2'900).empty());
+}
+
+TEST_F(StateTest, UnreachedPodsAreLookedAtInTurn) {
+  state_.replace_nodes({node("a")});
+  json::Array pods;
+  for (int i = 0; i < 25; ++i) pods.push_back(pod({.name = fmt::format("p{}", i), .memory = "40"}));
+  state_.replace_pods(pods);
+  EXPECT_TRUE(state_.unreached_pods(1).empty());
+  size_t told = 0;
+  for (int call = 0; call < 3; ++call) {
+    size_t now = state_.unreached_pods(5'000).size();
+    EXPECT_LE(now, 10u);
+    told += now;
+  }
+  EXPECT_EQ(told, 25u);
+  EXPECT_TRUE(state_.unreached_pods(6'000).empty());
+}
+
 TEST_F(StateTest, PreemptionMovesVictimsOntoOneCard) {
   state_.replace_nodes({node("a", 2)});
   state_.replace_pods({});
@@ -237,6 +225,51 @@ TEST_F(StateTest, PreemptionSparesDisruptionBudgetsAndCountsWhatItBreaks) {
   victims =
       state_.preempt(decoded({.name = "high", .memory = "30", .core = "50", .priority = 5}), {{"a", {{"uid-a1"}, 9}}});
   EXPECT_EQ(victims["a"].disruption_violations, 0);
+}
+
+// The budget's pods are the least important by age and name, and still one of them stays.
+TEST_F(StateTest, PreemptionPrefersAPodWithoutBudgetToOneTooManyOfIt) {
+  state_.replace_nodes({node("a")});
+  state_.replace_pods({});
+  for (const char* name : {"p1", "p2", "p3"}) bind({.name = name, .memory = "10", .core = "30"}, "a");
+  for (const char* free : {"p1", "p2", "p3"}) {
+    for (auto& [name, spec] : bound_) {
+      json::Value bound = pod(spec);
+      bound.at("metadata").get_object()["labels"] = json::Object{{"app", name == free ? "plain" : "inference"}};
+      state_.pod_changed(bound);
+    }
+    state_.replace_budgets({json::Object{
+        {"metadata", json::Object{{"name", "b"}, {"namespace", "d"}}},
+        {"spec", json::Object{{"selector", json::Object{{"matchLabels", json::Object{{"app", "inference"}}}}}}},
+        {"status", json::Object{{"disruptionsAllowed", 1}}}}});
+    auto victims =
+        state_.preempt(decoded({.name = "high", .memory = "20", .core = "60", .priority = 5}), {{"a", {}}})["a"];
+    ASSERT_EQ(victims.uids.size(), 2u);
+    EXPECT_EQ(std::count(victims.uids.begin(), victims.uids.end(), std::string("uid-") + free), 1) << free;
+    EXPECT_EQ(victims.disruption_violations, 0) << free;
+  }
+}
+
+// kube-scheduler evicts victims one after another; asked again in between, the answer stays with those that remain.
+TEST_F(StateTest, PreemptionStaysWithItsVictims) {
+  state_.replace_nodes({node("a")});
+  state_.replace_pods({});
+  for (const char* name : {"p1", "p2", "p3"}) bind({.name = name, .memory = "10", .core = "30"}, "a");
+  PodSpec asker{.name = "high", .memory = "20", .core = "60", .priority = 5};
+  state_.pod_changed(pod(asker));
+  std::vector<std::string> first = state_.preempt(decoded(asker), {{"a", {}}})["a"].uids;
+  ASSERT_EQ(first.size(), 2u);
+  for (size_t gone : {0u, 1u}) {
+    State other({}, *kube::Verifier::from_pem({signer_.public_pem()}));
+    other.replace_nodes({node("a")});
+    json::Array pods{pod(asker)};
+    for (const auto& [name, spec] : bound_) pods.push_back(pod(spec));
+    other.replace_pods(pods);
+    ASSERT_EQ(other.preempt(decoded(asker), {{"a", {}}})["a"].uids, first);
+    other.pod_deleted(first[gone]);
+    // The most important that is left would be given back now, whoever it is.
+    EXPECT_EQ(other.preempt(decoded(asker), {{"a", {}}})["a"].uids, std::vector<std::string>{first[1 - gone]});
+  }
 }
 
 TEST(DisruptionBudget, SelectsAsKubernetesDoes) {

@@ -10,8 +10,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPeriod{200};
-constexpr size_t kWakesPerPeriod = 10;  // 50 patches a second at most
+constexpr milliseconds kPeriod{100};
+constexpr size_t kWakesPerPeriod = 5;  // 50 patches a second at most
 
 int64_t steady_ms() {
   return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
