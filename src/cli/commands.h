@@ -15,6 +15,7 @@ int set(const Options& options);
 int cards(const Options& options);
 int doctor(const Options& options);
 int demo(const Options& options);
+int explain(const Options& options);
 
 // Prints the sentence and gives its exit status.
 int fail(std::string_view verb, const Error& error);

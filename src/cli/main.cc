@@ -27,6 +27,8 @@ int dispatch(const Options& options) {
       return doctor(options);
     case Verb::kDemo:
       return demo(options);
+    case Verb::kExplain:
+      return explain(options);
   }
   return kExitInternal;
 }

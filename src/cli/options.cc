@@ -48,6 +48,7 @@ class HelpFormatter : public CLI::Formatter {
     const std::string name = app->get_name();
     if (name == "run") usage += " -- COMMAND [ARGUMENT...]\n       sluice run [OPTIONS] -f MANIFEST [--job NAME]";
     if (name == "set") usage += " GRANT";
+    if (name == "explain") usage += " [NAMESPACE/]POD";
     return usage + "\n";
   }
   std::string make_footer(const CLI::App* app) const override {
@@ -73,11 +74,13 @@ struct Parser {
   CLI::App* cards = nullptr;
   CLI::App* doctor = nullptr;
   CLI::App* demo = nullptr;
+  CLI::App* explain = nullptr;
 
   Parser();
   void add_run();
   void add_set();
   void add_others();
+  void add_explain();
   CLI::App* add(const std::string& name, const std::string& description);
   bool is_command(const std::string& name) const {
     const auto commands = app->get_subcommands([&](const CLI::App* a) { return a->get_name() == name; });
@@ -154,6 +157,25 @@ void Parser::add_others() {
   demo->footer("Options after the word demo go to the demonstration itself; script/demo --help lists them.");
 }
 
+// Asks a cluster, not this machine's agent: no --run-dir.
+void Parser::add_explain() {
+  explain = app->add_subcommand("explain", "Say why a pod of a cluster waits, node by node, and what would help");
+  explain->set_help_flag("-h,--help", "print this text");
+  ExplainOptions& o = options.explain;
+  explain->add_option("POD", o.pod, "its name, or NAMESPACE/NAME")->required();
+  explain
+      ->add_option("--kubeconfig", o.kubeconfig,
+                   "kubeconfig file (default: inside a pod its service account, else KUBECONFIG or ~/.kube/config)")
+      ->type_name("FILE");
+  explain->add_option("--context", o.context, "context of the kubeconfig")->type_name("NAME");
+  explain->add_option("--scheduler", o.scheduler, "ask this scheduler directly, not through the API server")
+      ->type_name("URL");
+  explain->add_option("--ca-file", o.ca_file, "CA of the scheduler's certificate, with --scheduler https://...")
+      ->type_name("FILE");
+  explain->add_flag("--json", options.json, "print the scheduler's answer as JSON");
+  explain->footer("Through the API server the caller needs 'get' on services/proxy in the namespace sluice-system.");
+}
+
 Parser::Parser() {
   app = std::make_unique<CLI::App>("Share a GPU card between programs, each held to its memory and compute.", "sluice");
   app->formatter(std::make_shared<HelpFormatter>());
@@ -164,6 +186,7 @@ Parser::Parser() {
   add_run();
   add_others();
   add_set();
+  add_explain();
 }
 
 ParsedOptions problem(const std::string& text, const std::string& where, bool run) {
@@ -218,9 +241,10 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
     return problem(error.what(), where, is_run);
   }
   Options& o = parser.options;
-  const std::pair<CLI::App*, Verb> verbs[] = {{parser.run, Verb::kRun},     {parser.ps, Verb::kPs},
-                                              {parser.top, Verb::kTop},     {parser.set, Verb::kSet},
-                                              {parser.cards, Verb::kCards}, {parser.doctor, Verb::kDoctor}};
+  const std::pair<CLI::App*, Verb> verbs[] = {{parser.run, Verb::kRun},        {parser.ps, Verb::kPs},
+                                              {parser.top, Verb::kTop},        {parser.set, Verb::kSet},
+                                              {parser.cards, Verb::kCards},    {parser.doctor, Verb::kDoctor},
+                                              {parser.explain, Verb::kExplain}};
   for (const auto& [command, verb] : verbs) {
     if (command->parsed()) o.verb = verb;
   }
@@ -256,7 +280,8 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
 std::vector<std::pair<std::string, std::string>> all_help_texts() {
   Parser parser;
   std::vector<std::pair<std::string, std::string>> texts = {{"sluice", parser.app->help()}};
-  for (CLI::App* command : {parser.run, parser.ps, parser.top, parser.set, parser.cards, parser.doctor, parser.demo}) {
+  for (CLI::App* command :
+       {parser.run, parser.ps, parser.top, parser.set, parser.cards, parser.doctor, parser.demo, parser.explain}) {
     texts.emplace_back("sluice " + command->get_name(), command->help());
   }
   return texts;

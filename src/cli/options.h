@@ -45,7 +45,15 @@ struct DemoOptions {
   std::vector<std::string> arguments;  // for the demo's own parser
 };
 
-enum class Verb { kRun, kPs, kTop, kSet, kCards, kDoctor, kDemo };
+struct ExplainOptions {
+  std::string pod;  // POD or NAMESPACE/POD
+  std::string kubeconfig;
+  std::string context;
+  std::string scheduler;  // URL; empty: through the API server
+  std::string ca_file;    // of an https scheduler
+};
+
+enum class Verb { kRun, kPs, kTop, kSet, kCards, kDoctor, kDemo, kExplain };
 
 struct Options {
   Verb verb = Verb::kPs;
@@ -55,6 +63,7 @@ struct Options {
   SetOptions set;
   TopOptions top;
   DemoOptions demo;
+  ExplainOptions explain;
 };
 
 struct ParsedOptions {

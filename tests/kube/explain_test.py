@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""`sluice explain` against a real control plane: waiting, bound and unknown pods, text and JSON, asked directly and through
+the API server's service proxy."""
+
+import json
+import os
+import subprocess
+import sys
+
+from sluice_cluster import SluiceCluster, wait_until
+
+SLUICE = os.path.join(os.environ["SLUICE_BUILD"], "bin", "sluice")
+
+
+def explain(*arguments):
+    return subprocess.run([SLUICE, "explain", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def add_service(cluster):
+    """The Service that deploy/manifests has, with a pod that stands for this machine's scheduler. False where the machine
+    has no address but loopback, to which the API server sends nothing."""
+    addresses = subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout.split()
+    addresses = [address for address in addresses if ":" not in address]
+    if not addresses:
+        return False
+    path = "/api/v1/namespaces/sluice-system"
+    cluster.api.post("/api/v1/namespaces", {"metadata": {"name": "sluice-system"}})
+    wait_until(lambda: cluster.kubectl("-n", "sluice-system", "get", "serviceaccount", "default").returncode == 0, 20,
+               "the service account")
+    cluster.api.post(f"{path}/pods", {"metadata": {"name": "scheduler"}, "spec": {
+        "nodeName": "a", "containers": [{"name": "c", "image": "none"}]}})
+    cluster.api.patch(f"{path}/pods/scheduler/status", {"status": {
+        "phase": "Running", "podIP": addresses[0], "podIPs": [{"ip": addresses[0]}]}}, "strategic-merge-patch")
+    cluster.api.post(f"{path}/services", {"metadata": {"name": "sluice-scheduler"},
+                                          "spec": {"ports": [{"name": "https", "port": 443}]}})
+    target = {"kind": "Pod", "namespace": "sluice-system", "name": "scheduler"}
+    cluster.api.post(f"{path}/endpoints", {"metadata": {"name": "sluice-scheduler"}, "subsets": [{
+        "addresses": [{"ip": addresses[0], "targetRef": target}], "ports": [{"name": "https", "port": cluster.port}]}]})
+    return True
+
+
+def main():
+    with SluiceCluster(tls=True, scheduler_arguments=["--listen-address", "0.0.0.0"]) as cluster:
+        direct = ["--scheduler", cluster.url, "--ca-file", str(cluster.ca_file)]
+        for name in ("a", "b"):
+            cluster.add_node(name, 1)
+        for i, name in enumerate(("a", "b")):
+            cluster.add_pod(f"low-{name}", 20 + i, 20, nodeSelector={"kubernetes.io/hostname": name})
+            cluster.wait_bound(f"low-{name}")
+        cluster.api.post("/apis/scheduling.k8s.io/v1/priorityclasses",
+                         {"metadata": {"name": "high"}, "value": 1000, "preemptionPolicy": "Never"})
+        cluster.add_pod("waits", 15, 20, priorityClassName="high")
+        wait_until(lambda: cluster.events_of("waits"), 15, "the pod waits")
+
+        said = explain("waits", *direct)
+        assert said.returncode == 0, said.stderr
+        expected = ("default/waits: waiting: no node has a fitting card\n"
+                    "  card memory: needs 15 GiB on one card, most free on any card 11 GiB\n\n"
+                    "NODE  FITS  REASON                                                               WOULD FIT WITHOUT\n"
+                    "a     no    card memory: needs 15 GiB on one card, most free on any card 11 GiB  default/low-a\n"
+                    "b     no    card memory: needs 15 GiB on one card, most free on any card 10 GiB  default/low-b\n")
+        assert said.stdout == expected, said.stdout
+        nodes = json.loads(explain("default/waits", "--json", *direct).stdout)["nodes"]
+        assert {node["node"]: node["would_fit_without"] for node in nodes} == {
+            "a": ["default/low-a"], "b": ["default/low-b"]}, nodes
+        said = explain("low-a", *direct)
+        assert said.stdout == "default/low-a: bound on node a\n", said.stdout
+        print("ok    asked directly: a waiting pod's nodes and who would have to leave; a bound pod's node")
+
+        for arguments, status, words in (
+                (["nobody", *direct], 122, "no live pod default/nobody"),
+                (["other/waits", *direct], 122, "no live pod other/waits"),
+                (["a/b/c", *direct], 120, "NAMESPACE/POD"),
+                (["waits", "--scheduler", "here"], 120, "https://HOST:PORT"),
+                (["waits", "--scheduler", cluster.url], 124, "certificate"),
+                (["waits", "--scheduler", "http://127.0.0.1:1"], 123, ""),
+                (["waits", "--kubeconfig", "/nonexistent"], 122, "/nonexistent"),
+                (["waits", "--kubeconfig", cluster.kubeconfig], 123, "sluice-scheduler")):
+            said = explain(*arguments)
+            assert said.returncode == status and words in said.stderr and not said.stdout, (
+                f"{arguments}: {said.returncode}, expected {status}: {said.stderr}")
+            assert said.stderr.startswith("sluice explain: ") and said.stderr.count("\n") == 1, said.stderr
+        print("ok    every fault has its status and one sentence")
+
+        if add_service(cluster):
+            wait_until(lambda: explain("waits", "--kubeconfig", cluster.kubeconfig).returncode == 0, 20,
+                       f"an answer through the API server; {explain('waits', '--kubeconfig', cluster.kubeconfig).stderr}")
+            said = explain("waits", "--kubeconfig", cluster.kubeconfig)
+            assert said.stdout == expected, said.stdout
+            said = explain("nobody", "--kubeconfig", cluster.kubeconfig)
+            assert said.returncode == 122 and "no live pod" in said.stderr, said.stderr
+            print("ok    through the API server's service proxy")
+        else:
+            print("left out: this machine has no address but loopback for a Service to point at")
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)
