@@ -33,7 +33,11 @@ function(sluice_binary name)
 endfunction()
 
 # sluice_test(NAME SOURCES a_test.cc DEPS x y [LABEL unit] [TIMEOUT 60]): a GoogleTest program, one ctest entry.
+# Without GoogleTest (SLUICE_BARE) there is no such test.
 function(sluice_test name)
+  if(SLUICE_BARE)
+    return()
+  endif()
   cmake_parse_arguments(A "" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   if(NOT A_LABEL)
     set(A_LABEL unit)
