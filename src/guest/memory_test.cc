@@ -342,6 +342,9 @@ TEST_F(MemoryTest, NvmlShowsOwnProcessesAndShare) {
   ASSERT_EQ(hook_nvmlDeviceGetUtilizationRates(device, &rates), NVML_SUCCESS);
   EXPECT_EQ(rates.gpu, 30u);
   EXPECT_EQ(rates.memory, 30u);
+  pages_.grant()->cards[0].core_permille.store(300);  // a cap: what the container itself has measured, nothing so far
+  ASSERT_EQ(hook_nvmlDeviceGetUtilizationRates(device, &rates), NVML_SUCCESS);
+  EXPECT_EQ(rates.gpu, 0u);
 }
 
 TEST_F(MemoryTest, WithoutALimitNothingIsBooked) {

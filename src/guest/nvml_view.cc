@@ -39,15 +39,16 @@ void resolve_real_nvml(Guest* guest) {
 int utilisation_permille(Guest* guest, uint32_t card) {
   const page::GrantCard& grant = *guest->cards[card].grant;
   const uint64_t now_ns = guest->seams.clock->now_ns();
-  const uint64_t heartbeat_ns = guest->grant->header.heartbeat_ns.load(std::memory_order_relaxed);
-  if (heartbeat_ns != 0 && now_ns - heartbeat_ns < kHeartbeatFreshNs) {
-    return static_cast<int>(grant.utilisation_permille.load(std::memory_order_relaxed));
-  }
-  // Without an agent, what the container's own processes have measured; they measure only where compute is limited.
   const uint32_t core = grant.core_permille.load(std::memory_order_relaxed);
-  if (core == 0 || core >= 1000) return -1;
-  const uint64_t busy_ns = governor::busy_last_second(*guest->cards[card].usage, now_ns);
-  return busy_ns >= 1'000'000'000 ? 1000 : static_cast<int>(busy_ns / 1'000'000);
+  if (core != 0 && core < 1000) {
+    // Where compute is limited the container's processes have measured the second that ends now; the agent's figure is of
+    // the same account, up to a tenth of a second older.
+    const uint64_t busy_ns = governor::busy_last_second(*guest->cards[card].usage, now_ns);
+    return busy_ns >= 1'000'000'000 ? 1000 : static_cast<int>(busy_ns / 1'000'000);
+  }
+  const uint64_t heartbeat_ns = guest->grant->header.heartbeat_ns.load(std::memory_order_relaxed);
+  if (heartbeat_ns == 0 || now_ns - heartbeat_ns >= kHeartbeatFreshNs) return -1;
+  return static_cast<int>(grant.utilisation_permille.load(std::memory_order_relaxed));
 }
 
 bool OwnPids::contains(unsigned int pid) const {
