@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include <cstdlib>
@@ -19,7 +20,11 @@ constexpr std::chrono::seconds kTokenPeriod{60};
 
 void initialise_curl() {
   static std::once_flag once;
-  std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
+  std::call_once(once, [] {
+    // TLS writes with write(2): a peer that hangs up would end the program. CURLOPT_NOSIGNAL leaves this to us.
+    ::signal(SIGPIPE, SIG_IGN);
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+  });
 }
 
 struct Transfer {

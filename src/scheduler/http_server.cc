@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -44,6 +45,8 @@ ServerResponse error_response(int status, std::string_view message) {
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(ServerOptions options, Handler handler) {
+  // OpenSSL writes with write(2): without this a client that hangs up in the wrong moment ends the program.
+  ::signal(SIGPIPE, SIG_IGN);
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(options), std::move(handler)));
   if (!server->options_.certificate_file.empty()) {
     Result<Context> context = server->load_context();

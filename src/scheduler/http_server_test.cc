@@ -137,6 +137,15 @@ TEST_F(Tls, AnotherNameInTheCertificateCanBeExpected) {
   EXPECT_TRUE(kube::HttpClient(by_address).send({}).ok());
 }
 
+TEST_F(Tls, ClientsThatHangUpDoNotEndTheServer) {
+  auto server = HttpServer::start(options(), echo());
+  ASSERT_TRUE(server.ok()) << server.error().message;
+  kube::Endpoint distrustful = endpoint(**server, true);
+  distrustful.tls_server_name = "another.name";
+  for (int i = 0; i < 30; ++i) EXPECT_EQ(kube::HttpClient(distrustful).send({}).error().code, ErrorCode::kPermission);
+  EXPECT_TRUE(kube::HttpClient(endpoint(**server, true)).send({}).ok());
+}
+
 TEST_F(Tls, AReplacedCertificateIsUsedForNewConnections) {
   auto server = HttpServer::start(options(), echo());
   ASSERT_TRUE(server.ok()) << server.error().message;
