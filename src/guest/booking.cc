@@ -95,6 +95,7 @@ void memory_forget(Guest* guest) {
   memory.pools.clear();
   memory.contexts.clear();
   memory.graph_execs.clear();
+  memory.unloaded_libraries.clear();
   for (CardMemory& card : memory.cards) {
     card.tracked_bytes.store(0, std::memory_order_relaxed);
     card.managed_bytes.store(0, std::memory_order_relaxed);

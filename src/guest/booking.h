@@ -61,9 +61,13 @@ CUresult retry_while_full(Guest* guest, Call&& call) {
 }
 
 // Measures by NVML what the card spends on this process and charges the part that no booked allocation explains
-// (contexts, code, heaps). False when it could not be measured: NVML missing or silent about this process, or a memory
-// operation was under way. `force`: even if measured less than 100 ms ago.
-bool measure_overhead(Guest* guest, uint32_t card, bool force);
+// (contexts, code, heaps). `force`: even if measured less than 100 ms ago.
+enum class Measured : uint32_t {
+  kYes,
+  kBusy,   // a memory operation or another measurement was under way, or the last one is too recent
+  kSilent  // there is no context, no NVML, or it does not list this process
+};
+Measured measure_overhead(Guest* guest, uint32_t card, bool force);
 
 // Reads the pools' and graphs' reserved memory again and adjusts their charges: they shrink at synchronisation points.
 void refresh_pools(Guest* guest, uint32_t card);

@@ -81,7 +81,30 @@ def names_of(table):
 
 def hooks_of(path):
     with open(path, encoding="utf-8") as text:
-        return re.findall(r"^SLUICE_HOOK\((\w+)", text.read(), re.M)
+        return re.findall(r"^SLUICE_(?:HOOK|REFUSE)\((\w+)", text.read(), re.M)
+
+
+# What the driver calls these results, where the words are not those of the constant's name.
+RESULT_TEXTS = {
+    "CUDA_SUCCESS": "no error",
+    "CUDA_ERROR_INVALID_VALUE": "invalid argument",
+    "CUDA_ERROR_NOT_INITIALIZED": "initialization error",
+    "CUDA_ERROR_NO_DEVICE": "no CUDA-capable device is detected",
+    "CUDA_ERROR_INVALID_DEVICE": "invalid device ordinal",
+    "CUDA_ERROR_SYSTEM_NOT_READY": "system not yet initialized",
+    "CUDA_ERROR_UNKNOWN": "unknown error",
+}
+
+
+def result_names(enums):
+    """SLUICE_RESULT(constant, "text") for every result of the enumeration CUresult."""
+    with open(enums, encoding="utf-8") as text:
+        body = re.search(r"typedef enum CUresult \{(.*?)\} CUresult;", text.read(), re.S).group(1)
+    lines = ["// Written by src/guest/generate.py.\n"]
+    for name in re.findall(r"(CUDA_\w+) =", body):
+        words = RESULT_TEXTS.get(name, name.replace("CUDA_ERROR_", "").replace("_", " ").lower())
+        lines.append(f'SLUICE_RESULT({name}, "{words}")\n')
+    return "".join(lines)
 
 
 def write(path, text):
@@ -129,11 +152,14 @@ def main():
     for library, hooks_file in (("cuda", "hooks.inc"), ("nvml", "nvml_hooks.inc")):
         names = names_of(os.path.join(arguments.tables, f"{library}_names.tsv"))
         hooked = hooks_of(os.path.join(arguments.hooks, hooks_file))
+        if library == "cuda":
+            hooked += hooks_of(os.path.join(arguments.hooks, "refused.inc"))
         unknown = sorted(set(hooked) - set(names))
         if unknown:
             raise SystemExit(f"{hooks_file}: hooks for names that the table does not have: {', '.join(unknown)}")
         write(os.path.join(arguments.out, f"exports_{library}.S"), assembly(names, set(hooked)))
         write(os.path.join(arguments.out, f"exports_{library}.map"), version_script(names))
+    write(os.path.join(arguments.out, "result_names.inc"), result_names(os.path.join(arguments.tables, "cuda_enums.h")))
     write(os.path.join(arguments.out, "stub.c"), "/* Written by src/guest/generate.py: a library without contents. */\n")
 
 

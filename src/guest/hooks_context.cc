@@ -1,6 +1,6 @@
-// Contexts, code and the limits of a context: what a process costs the card besides its allocations. A context is
-// charged an estimate from the grant before it is made, measured right after, and refused when it cannot fit. Code is
-// not announced by the driver's calls, so loading some only asks for a new measurement.
+// Contexts and their limits: the larger part of what a process costs the card besides its allocations (the rest is
+// code, hooks_code.cc). A context is charged an estimate from the grant before it is made, measured right after, and
+// refused when it cannot fit.
 #include "guest/booking.h"
 #include "guest/hooks.h"
 #include "guest/notify.h"
@@ -194,23 +194,6 @@ int limit_index(CUlimit limit) {
   }
 }
 
-// Code was loaded or unloaded in the current context.
-void code_changed(Guest* guest) {
-  const uint32_t current = current_card(guest);
-  for (uint32_t card = 0; card < guest->card_count; ++card) {
-    if ((current != kNoCard && card != current) || !booked(guest, card)) continue;
-    guest->memory.cards[card].overhead_stale.store(1, std::memory_order_relaxed);
-    measure_overhead(guest, card, false);
-  }
-}
-
-template <typename Call>
-CUresult load_code(Guest* guest, Call&& call) {
-  const CUresult result = call();
-  if (result == CUDA_SUCCESS) code_changed(guest);
-  return result;
-}
-
 }  // namespace
 
 void forget_context(Guest* guest, uint32_t card, CUcontext context) {
@@ -400,54 +383,6 @@ CUresult hook_cuCtxSetLimit(CUlimit limit, size_t value) {
   }
   guest->memory.cards[card].limits_bytes.fetch_add(final_charge - old_charge, std::memory_order_relaxed);
   return result;
-}
-
-CUresult hook_cuModuleLoad(CUmodule* module, const char* path) {
-  Guest* guest = enter();
-  return load_code(guest, [&] { return guest->cuda.cuModuleLoad(module, path); });
-}
-
-CUresult hook_cuModuleLoadData(CUmodule* module, const void* image) {
-  Guest* guest = enter();
-  return load_code(guest, [&] { return guest->cuda.cuModuleLoadData(module, image); });
-}
-
-CUresult hook_cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count, CUjit_option* options,
-                                 void** values) {
-  Guest* guest = enter();
-  return load_code(guest, [&] { return guest->cuda.cuModuleLoadDataEx(module, image, count, options, values); });
-}
-
-CUresult hook_cuModuleLoadFatBinary(CUmodule* module, const void* image) {
-  Guest* guest = enter();
-  return load_code(guest, [&] { return guest->cuda.cuModuleLoadFatBinary(module, image); });
-}
-
-CUresult hook_cuModuleUnload(CUmodule module) {
-  Guest* guest = enter();
-  return load_code(guest, [&] { return guest->cuda.cuModuleUnload(module); });
-}
-
-CUresult hook_cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jit_options, void** jit_values,
-                                unsigned int jit_count, CUlibraryOption* options, void** values, unsigned int count) {
-  Guest* guest = enter();
-  return load_code(guest, [&] {
-    return guest->cuda.cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options, values, count);
-  });
-}
-
-CUresult hook_cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* jit_options, void** jit_values,
-                                    unsigned int jit_count, CUlibraryOption* options, void** values,
-                                    unsigned int count) {
-  Guest* guest = enter();
-  return load_code(guest, [&] {
-    return guest->cuda.cuLibraryLoadFromFile(library, path, jit_options, jit_values, jit_count, options, values, count);
-  });
-}
-
-CUresult hook_cuLibraryUnload(CUlibrary library) {
-  Guest* guest = enter();
-  return load_code(guest, [&] { return guest->cuda.cuLibraryUnload(library); });
 }
 
 }  // extern "C"

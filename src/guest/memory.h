@@ -101,6 +101,7 @@ struct Memory {
   HashMap<Context> contexts;        // by context handle; primary contexts are in CardMemory
   HashMap<GraphExec> graph_execs;   // by handle, only those with allocation nodes
   std::atomic<uint32_t> graph_exec_count;
+  HashMap<uint32_t> unloaded_libraries;  // by handle: unloaded by us, the program will unload it again
   Pool<Physical> physical_pool;
   SpinLock measure_lock;                // one measurement at a time; try_lock only
   std::atomic<uint32_t> nvml_state;     // 0 untried, 1 usable, 2 not

@@ -8,6 +8,12 @@
 #include "guest/hooks.h"
 #include "guest/testing_pages.h"
 
+extern "C" {
+#define SLUICE_REFUSE(name) CUresult hook_##name(int pid, void* arguments);
+#include "guest/refused.inc"
+#undef SLUICE_REFUSE
+}
+
 namespace sluice::guest {
 namespace {
 
@@ -290,6 +296,35 @@ TEST_F(MemoryTest, CodeIsFoundByMeasuring) {
   EXPECT_EQ(hook_cuMemAlloc_v2(&address, kLimit - card_.context_bytes), CUDA_ERROR_OUT_OF_MEMORY);
   expect_true();
   EXPECT_EQ(charged(), card_.context_bytes + 40 * kMiB);
+}
+
+TEST_F(MemoryTest, CodeBeyondTheLimitIsUnloadedAndRefused) {
+  card_.code_bytes = kLimit;
+  CUmodule module = nullptr;
+  EXPECT_EQ(hook_cuModuleLoadData(&module, "image"), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(module, nullptr);
+  EXPECT_EQ(charged(), card_.context_bytes);
+  expect_true();
+  EXPECT_EQ(pages_.usage()->cards[0].account.refused_allocations.load(), 1u);
+  card_.code_bytes = room();
+  EXPECT_EQ(hook_cuModuleLoadData(&module, "image"), CUDA_SUCCESS);
+  expect_true();
+  EXPECT_EQ(hook_cuModuleUnload(module), CUDA_SUCCESS);
+  EXPECT_EQ(charged(), card_.context_bytes);
+}
+
+TEST_F(MemoryTest, CheckpointsAreRefusedUnderALimit) {
+#define SLUICE_REFUSE(name) EXPECT_EQ(hook_##name(::getpid(), nullptr), CUDA_ERROR_NOT_SUPPORTED) << #name;
+#include "guest/refused.inc"
+#undef SLUICE_REFUSE
+}
+
+TEST_F(MemoryTest, CodeThatCostsNothingLoadsInAContainerWhoseLimitWasLowered) {
+  pages_.grant()->cards[0].memory_limit_bytes.store(kMiB);
+  CUmodule module = nullptr;
+  EXPECT_EQ(hook_cuModuleLoadData(&module, "image"), CUDA_SUCCESS);
+  card_.code_bytes = 2 * kMiB;
+  EXPECT_EQ(hook_cuModuleLoadData(&module, "image"), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 TEST_F(MemoryTest, ViewIsTheLimitAndAgreesWithNvmlToTheByte) {

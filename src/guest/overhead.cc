@@ -70,22 +70,23 @@ void replace_overhead(Guest* guest, uint32_t card, uint64_t bytes) {
 
 }  // namespace
 
-bool measure_overhead(Guest* guest, uint32_t card, bool force) {
+Measured measure_overhead(Guest* guest, uint32_t card, bool force) {
   CardMemory& memory = guest->memory.cards[card];
-  if (memory.contexts.load(std::memory_order_relaxed) == 0) return false;
+  if (memory.contexts.load(std::memory_order_relaxed) == 0) return Measured::kSilent;
   const uint64_t now_ns = guest->seams.clock->now_ns();
   const uint64_t last_ns = memory.measured_at_ns.load(std::memory_order_relaxed);
-  if (!force && last_ns != 0 && now_ns - last_ns < kMeasureEveryNs) return false;
-  if (!guest->memory.measure_lock.try_lock()) return false;
-  bool measured = false;
+  if (!force && last_ns != 0 && now_ns - last_ns < kMeasureEveryNs) return Measured::kBusy;
+  if (!guest->memory.measure_lock.try_lock()) return Measured::kBusy;
+  Measured measured = Measured::kBusy;
   nvmlDevice_t device = nullptr;
   const uint64_t done = memory.operations_done.load(std::memory_order_acquire);
   const bool quiet = memory.operations.load(std::memory_order_acquire) == 0;
   uint64_t bytes = 0;
   const uint64_t explained =
       memory.tracked_bytes.load(std::memory_order_acquire) - memory.managed_bytes.load(std::memory_order_acquire);
-  if (quiet && nvml_device(guest, card, device) && own_bytes(guest, device, bytes) &&
-      memory.operations.load(std::memory_order_acquire) == 0 &&
+  const bool told = quiet && nvml_device(guest, card, device) && own_bytes(guest, device, bytes);
+  if (quiet && !told) measured = Measured::kSilent;
+  if (told && memory.operations.load(std::memory_order_acquire) == 0 &&
       memory.operations_done.load(std::memory_order_acquire) == done) {
     uint64_t overhead = bytes > explained ? bytes - explained : 0;
     // Limits that were raised are charged at once but spent by the driver later: until then they would read as less
@@ -94,7 +95,7 @@ bool measure_overhead(Guest* guest, uint32_t card, bool force) {
     if (memory.limits_bytes.load(std::memory_order_relaxed) != 0 && overhead < charged) overhead = charged;
     replace_overhead(guest, card, overhead);
     memory.overhead_stale.store(0, std::memory_order_relaxed);
-    measured = true;
+    measured = Measured::kYes;
   }
   memory.measured_at_ns.store(now_ns, std::memory_order_relaxed);
   guest->memory.measure_lock.unlock();

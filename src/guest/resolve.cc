@@ -4,6 +4,12 @@
 #include "guest/hooks.h"
 #include "guest/text.h"
 
+extern "C" {
+#define SLUICE_REFUSE(name) CUresult hook_##name(int pid, void* arguments);
+#include "guest/refused.inc"
+#undef SLUICE_REFUSE
+}
+
 namespace sluice::guest {
 
 namespace {
@@ -50,6 +56,13 @@ void resolve_real_cuda(Guest* guest) {
 #include "guest/hooks.inc"
 #undef SLUICE_HOOK
 #undef SLUICE_CALL
+#define SLUICE_REFUSE(name)                                                                \
+  if (void* real = driver != nullptr ? driver->symbol(#name) : nullptr; real != nullptr) { \
+    void** hook = guest->hook_by_real.insert(real_key(#name, real), nullptr);              \
+    if (hook != nullptr) *hook = reinterpret_cast<void*>(&hook_##name);                    \
+  }
+#include "guest/refused.inc"
+#undef SLUICE_REFUSE
 }
 
 void* hook_for_real(Guest* guest, const char* symbol, void* real) {

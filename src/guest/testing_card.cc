@@ -213,6 +213,11 @@ CUresult module_load(CUmodule* out, const void*) {
   return CUDA_SUCCESS;
 }
 
+CUresult module_unload(CUmodule) {
+  card().give(card().code_bytes);
+  return CUDA_SUCCESS;
+}
+
 CUresult array_create(CUarray* out, const CUDA_ARRAY_DESCRIPTOR* d) {
   TestCard& c = card();
   Lock lock(c.mutex);
@@ -485,6 +490,7 @@ const std::unordered_map<std::string, void*>& table() {
       {"cuCtxGetLimit", as_pointer(get_limit)},
       {"cuCtxSetLimit", as_pointer(set_limit)},
       {"cuModuleLoadData", as_pointer(module_load)},
+      {"cuModuleUnload", as_pointer(module_unload)},
       {"cuMemAlloc_v2", as_pointer(allocate)},
       {"cuMemAllocPitch_v2", as_pointer(pitch)},
       {"cuMemAllocManaged", as_pointer(managed)},

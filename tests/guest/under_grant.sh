@@ -43,6 +43,7 @@ most=$(most_resident guest_allocation_kinds)
 [ "$most" -le $(( limit << 20 )) ] || fail "the card held $most bytes for the container, more than its $limit MiB"
 echo "at most $(( most >> 20 )) of $limit MiB by the card's log"
 kill -9 $neighbour; wait $neighbour 2>/dev/null || true
+trap 'rm -rf "$work"' EXIT
 
 echo "== every way to the driver"
 for delivery in bind preload; do
