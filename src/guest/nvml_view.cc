@@ -41,8 +41,8 @@ int utilisation_permille(Guest* guest, uint32_t card) {
   const uint64_t now_ns = guest->seams.clock->now_ns();
   const uint32_t core = grant.core_permille.load(std::memory_order_relaxed);
   if (core != 0 && core < 1000) {
-    // Where compute is limited the container's processes have measured the second that ends now; the agent's figure is of
-    // the same account, up to a tenth of a second older.
+    // Where compute is limited the container's processes have measured the second that ends now; the agent's figure is
+    // of the same account, up to a tenth of a second older.
     const uint64_t busy_ns = governor::busy_last_second(*guest->cards[card].usage, now_ns);
     return busy_ns >= 1'000'000'000 ? 1000 : static_cast<int>(busy_ns / 1'000'000);
   }

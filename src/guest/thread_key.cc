@@ -7,6 +7,8 @@ namespace {
 thread_local char anchor;
 }
 
-uint64_t current_thread_key() { return reinterpret_cast<uint64_t>(&anchor); }
+uint64_t current_thread_key() {
+  return reinterpret_cast<uint64_t>(&anchor);
+}
 
 }  // namespace sluice::guest

@@ -1,3 +1,4 @@
+// What surrounds every call of the simulated driver: injected faults, the state that a call needs, names to functions.
 #include <algorithm>
 
 #include "sim/api.h"

@@ -127,7 +127,7 @@ struct ProcessRecord {
   uint32_t uid;
   uint32_t reserved;
   uint64_t contents_bytes;  // kept contents of its memory
-  char name[160];  // path of its program
+  char name[160];           // path of its program
 };
 
 struct CommandQueue {

@@ -107,7 +107,7 @@ TEST(SimRobustness, AnOwnerThatDiesWithTheLockIsUndone) {
   EXPECT_NE(card->file().lock, 0u);
   const uint64_t before = monotonic();
   Card::Guard guard(*card);
-  EXPECT_LT(monotonic() - before, 100000000u);
+  EXPECT_LT(monotonic() - before, 2'000'000'000u);  // a busy machine; a lock that is not taken over waits for ever
   EXPECT_EQ(card->header().used_bytes, 0u);
   EXPECT_EQ(card->header().tables.processes.live, 1u);
   EXPECT_EQ(card->header().tables.contexts.live, 0u);

@@ -79,8 +79,10 @@ int print_log(const Arguments& a, Card& card) {
   }
   if (a.has("json")) {
     std::fputs(json::to_pretty_string(json::Object{{"now_ns", log.now_ns()},
-                                              {"epoch_ns", host_now_ns - card.card_time(host_now_ns)},
-                                              {"windows", windows}}).c_str(), stdout);
+                                                   {"epoch_ns", host_now_ns - card.card_time(host_now_ns)},
+                                                   {"windows", windows}})
+                   .c_str(),
+               stdout);
   }
   return 0;
 }

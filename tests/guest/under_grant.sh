@@ -31,7 +31,7 @@ print(max(found, default=-1))' "$1"
 echo "== every allocation kind, beside a neighbour that holds memory"
 "$build/tests/guest_routes" hold "$build/sim" >"$work/holding" &
 neighbour=$!
-trap 'kill -9 $neighbour 2>/dev/null; rm -rf "$work"' EXIT
+trap 'kill -9 $neighbour 2>/dev/null || true; wait $neighbour 2>/dev/null || true; rm -rf "$work"' EXIT  # it may still be writing
 for _ in $(seq 100); do [ -s "$work/holding" ] && break; sleep 0.05; done
 [ "$(cat "$work/holding")" = holding ] || fail "the neighbour did not get its memory"
 granted kinds bind --limit-mib $limit -- "$build/tests/guest_allocation_kinds" $limit >"$work/kinds.txt" 2>&1 ||
