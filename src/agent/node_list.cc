@@ -61,6 +61,18 @@ GrantStatus Node::status_of(const Grant& grant, bool full) {
     use.tampering = card.tampering;
     status.use.push_back(use);
     if (!full) continue;
+    if (status.whole_cards && card.unit != nullptr) {
+      // No library need stand in between, so there are no slots; but whatever is on the card is this grant's.
+      for (const ProcessUse& process : card.unit->reading.processes) {
+        ProcessStatus entry;
+        entry.pid = process.pid;
+        entry.card_index = card.share.card_index;
+        entry.command = process_command(process.pid);
+        entry.used_mib = used_mib(process.used_bytes);
+        status.processes.push_back(std::move(entry));
+      }
+      continue;
+    }
     for (const SlotWatch::Process& process : card.watch->processes()) {
       ProcessStatus entry;
       entry.pid = process.pid;

@@ -4,6 +4,7 @@ source "$(dirname "$0")/common.sh"
 
 background whole sluice run --gpus 1 --name whole -- cuda hold 30000 20
 running whole  # 30000 MiB
+until_is 3000 1 grants "len(list['grants'][0]['processes'])"  # seen without a library in between
 expect 121 sluice run --gpu-mem 1 -- true
 one_sentence "sluice run: "
 kill -KILL "$(program_of "$pid")"; wait "$pid" || true
