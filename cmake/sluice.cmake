@@ -6,6 +6,9 @@ function(_sluice_common target)
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(${target} PRIVATE ${SLUICE_WARNINGS} -fno-omit-frame-pointer
                          -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
+  if(SLUICE_FUZZ)  # coverage for libFuzzer in everything; the fuzz programs alone link its main
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+  endif()
   if(SLUICE_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${SLUICE_SANITIZE} -fno-sanitize-recover=all)
     target_link_options(${target} PRIVATE -fsanitize=${SLUICE_SANITIZE})
