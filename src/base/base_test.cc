@@ -34,6 +34,8 @@ TEST(Yaml, FaultsNameTheLine) {
   EXPECT_NE(yaml::parse_documents("a: 1\nb: [\n").error().message.find("line 3"), std::string::npos);
   EXPECT_NE(yaml::parse_documents("a: 1\na: 2\n").error().message.find("'a' stands twice"), std::string::npos);
   EXPECT_FALSE(yaml::parse_documents("a: &x 1\nb: *x\n").ok());
+  EXPECT_FALSE(yaml::parse_documents("a: &x [1]\nb: [*x, *x]\n").ok());
+  EXPECT_NE(yaml::parse_documents("#\n,").error().message.find("line 2"), std::string::npos);  // once endless
 }
 
 TEST(Files, WritesAreWholeOrNothing) {

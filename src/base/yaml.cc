@@ -1,6 +1,7 @@
 #include "base/yaml.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <charconv>
@@ -11,6 +12,7 @@ namespace {
 
 constexpr size_t kMaxBytes = 4u << 20;
 constexpr int kMaxDepth = 64;
+constexpr int kMaxDocuments = 1000;
 
 json::Value scalar(const YAML::Node& node) {
   const std::string& text = node.Scalar();
@@ -64,16 +66,37 @@ Result<json::Value> convert(const YAML::Node& node, int depth) {
   return internal("unknown YAML node");
 }
 
-bool has_alias(std::string_view text) {
-  // yaml-cpp resolves aliases while loading; finding the marker at a value's start is enough to refuse them.
-  std::istringstream lines{std::string(text)};
-  std::string line;
-  while (std::getline(lines, line)) {
-    size_t star = line.find(": *");
-    size_t item = line.find("- *");
-    if (star != std::string::npos || item != std::string::npos) return true;
+// Walks a text before any of it is built. Aliases are refused, since a few lines of them stand for gigabytes; so are
+// endless documents, which yaml-cpp sees where a stray comma begins one.
+class Census final : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (++documents_ > kMaxDocuments) {
+      throw YAML::ParserException(
+          mark, fmt::format("more than {} documents, or text that none can begin with", kMaxDocuments));
+    }
   }
-  return false;
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    throw YAML::ParserException(mark, "YAML aliases (*name) are not read; write the value out");
+  }
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  int documents_ = 0;
+};
+
+void take_census(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  Census census;
+  while (parser.HandleNextDocument(census)) {
+  }
 }
 
 }  // namespace
@@ -81,9 +104,9 @@ bool has_alias(std::string_view text) {
 Result<std::vector<json::Value>> parse_documents(std::string_view text) {
   if (text.size() > kMaxBytes)
     return invalid(fmt::format("{} bytes of YAML, at most {} are read", text.size(), kMaxBytes));
-  if (has_alias(text)) return invalid("YAML aliases (*name) are not read; write the value out");
   std::vector<json::Value> documents;
   try {
+    take_census(std::string(text));
     for (const YAML::Node& node : YAML::LoadAll(std::string(text))) {
       if (!node.IsDefined() || node.IsNull()) continue;
       Result<json::Value> value = convert(node, 0);
