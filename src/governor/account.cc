@@ -32,6 +32,18 @@ int64_t at_most_a_second(int64_t credit, uint32_t permille) {
   return credit > most ? most : credit;
 }
 
+// Fills the bins whose start the settled time has passed on its way from `from_ns` to `to_ns`; the busy time in between
+// counts as spread evenly. Whoever dies in here leaves a bin or two out of date, which one second heals.
+void note_history(page::UsageCard& card, uint64_t from_ns, uint64_t to_ns, uint64_t busy_before_ns, uint64_t busy_ns) {
+  const uint64_t last_bin = to_ns / kBinNs;
+  uint64_t bin = from_ns / kBinNs + 1;
+  if (last_bin >= page::kBusyBins && bin + page::kBusyBins <= last_bin) bin = last_bin - page::kBusyBins + 1;
+  for (; bin <= last_bin; ++bin) {
+    const uint64_t part = bin * kBinNs > from_ns ? busy_ns * (bin * kBinNs - from_ns) / (to_ns - from_ns) : 0;
+    card.busy_history[bin % page::kBusyBins].store(busy_before_ns + part, std::memory_order_relaxed);
+  }
+}
+
 }  // namespace
 
 uint64_t settled_time(const Credit& credit, uint64_t near_ns) {
@@ -77,17 +89,8 @@ bool settle_account(page::UsageCard& card, const Credit& seen, uint64_t to_ns, u
   }
   Credit expected = seen;
   if (!swap_credit(card.account, expected, next)) return false;
-  // History for the one-second budget. Whoever dies right here leaves a bin or two out of date, which one second heals.
-  const uint64_t from_ns = settled_time(seen, to_ns);
   const uint64_t before = card.account.busy_total_ns.fetch_add(busy_ns, std::memory_order_relaxed);
-  const uint64_t last_bin = to_ns / kBinNs;
-  uint64_t bin = from_ns / kBinNs + 1;
-  if (last_bin >= page::kBusyBins && bin + page::kBusyBins <= last_bin) bin = last_bin - page::kBusyBins + 1;
-  for (; bin <= last_bin; ++bin) {
-    const uint64_t part = advance == 0 ? 0 : busy_ns * (bin * kBinNs - from_ns) / static_cast<uint64_t>(advance);
-    card.busy_history[bin % page::kBusyBins].store(before + (bin * kBinNs > from_ns ? part : 0),
-                                                   std::memory_order_relaxed);
-  }
+  note_history(card, settled_time(seen, to_ns), to_ns, before, busy_ns);
   return true;
 }
 
@@ -116,7 +119,11 @@ void clamp_idle(page::UsageCard& card, uint64_t now_ns) {
     const bool slept = idle > static_cast<int64_t>(kSecondNs);
     next.at_settled = seen.at_settled > burst && !slept ? seen.at_settled : burst;
     next.settled_ns = now_ns & kTimeMask;
-    if (swap_credit(card.account, seen, next)) return;
+    const uint64_t from_ns = settled_time(seen, now_ns);
+    if (!swap_credit(card.account, seen, next)) continue;
+    // The settled time moves here too: without this the bins passed would keep what they held a round of the ring ago.
+    note_history(card, from_ns, now_ns, card.account.busy_total_ns.load(std::memory_order_relaxed), 0);
+    return;
   }
 }
 

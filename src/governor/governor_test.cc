@@ -66,6 +66,21 @@ TEST(Account, TheLastSecondIsRemembered) {
   EXPECT_NEAR(static_cast<double>(busy_last_second(*card, now)), 400e6, 1e6);
 }
 
+// A pause that ends in the clamp moves the settled time as well: the last second must not be read from bins that were
+// written a round of the ring before.
+TEST(Account, TheLastSecondIsRememberedAcrossClampedPauses) {
+  std::unique_ptr<page::UsageCard> card = fresh(950);
+  uint64_t now = kStart;
+  for (int step = 0; step < 40; ++step) {
+    clamp_idle(*card, now + 70 * kMs);
+    now += 70 * kMs;
+    ASSERT_TRUE(settle_account(*card, load_credit(card->account), now + 30 * kMs, 30 * kMs, kNoFloorNs));
+    now += 30 * kMs;
+    if (step < 12) continue;
+    EXPECT_NEAR(static_cast<double>(busy_last_second(*card, now)), 300e6, 31e6) << "after " << step << " steps";
+  }
+}
+
 TEST(Account, ManyThreadsSettleExactly) {
   std::unique_ptr<page::UsageCard> card = fresh(500);
   std::atomic<uint64_t> clock{kStart};

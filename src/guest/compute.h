@@ -124,6 +124,8 @@ struct CardCompute {
   std::atomic<uint32_t> armed_spinners;
   std::atomic<uint32_t> room_spinners;
   std::atomic<uint32_t> settled;       // counts rounds that settled something
+  uint32_t settled_seen;               // by the settler's last round
+  uint32_t woken_again;                // count of `settled` after which waiters were woken a second time
   std::atomic<uint64_t> woken_ns;      // when the settler last woke the gate; 0 = seen
   std::atomic<uint64_t> wake_late_ns;  // average from there to a waiter's return
   std::atomic<uint32_t> waiting;       // threads of this process at the gate

@@ -49,22 +49,25 @@ class Waiting {
 
   bool counted() const { return counted_; }
 
-  void wait(const governor::Decision& decision, const governor::Limits& limits, uint64_t now_ns) {
-    page::ComputeSlot& slot = own_slot(guest_, card_);
-    const uint32_t blocked = slot.blocked.exchange(decision.blocked, std::memory_order_relaxed);
-    const uint32_t seen = slot.turn_seen.exchange(limits.gate, std::memory_order_seq_cst);
-    const bool news = !counted_ || blocked != static_cast<uint32_t>(decision.blocked) || seen != limits.gate;
-    if (!counted_) {
-      counted_ = true;
-      since_ns_ = now_ns;
-      slot.activity.fetch_add(1u << page::kWaitingShift, std::memory_order_seq_cst);
-      card_compute(guest_, card_).waiting.fetch_add(1, std::memory_order_relaxed);
-      wake_settler(guest_);
-    }
-    if (news && (limits.gate & kNeighbours) != 0) ring_doorbell(guest_, card_);
+  // From here on whoever settles wakes the gate. Ask once more after this: what was settled before woke nobody.
+  void count(const governor::Decision& decision, const governor::Limits& limits, uint64_t now_ns) {
+    counted_ = true;
+    since_ns_ = now_ns;
+    untold_ = true;
+    report(decision, limits);
+    own_slot(guest_, card_).activity.fetch_add(1u << page::kWaitingShift, std::memory_order_seq_cst);
+    card_compute(guest_, card_).waiting.fetch_add(1, std::memory_order_relaxed);
+    wake_settler(guest_);
+  }
+
+  // `settled`: the card's count before the question that was refused.
+  void wait(const governor::Decision& decision, const governor::Limits& limits, uint32_t settled, uint64_t now_ns) {
+    if ((report(decision, limits) || untold_) && (limits.gate & kNeighbours) != 0) ring_doorbell(guest_, card_);
+    untold_ = false;
     const std::atomic<uint32_t>& gate = guest_->cards[card_].grant->gate;
     if ((limits.gate & page::kGateArmed) != 0 && spin_for_turn(gate, limits.gate, now_ns)) return;
     if (decision.blocked == page::kBlockedByBound && spin_for_room(gate, limits.gate, now_ns)) return;
+    if (card_compute(guest_, card_).settled.load(std::memory_order_acquire) != settled) return;
     const uint64_t timeout = decision.retry_ns > now_ns ? decision.retry_ns - now_ns : 1'000;
     guest_->seams.waiter->wait(reinterpret_cast<const volatile uint32_t*>(&gate), limits.gate,
                                timeout < governor::kGateWaitNs ? timeout : governor::kGateWaitNs);
@@ -72,6 +75,14 @@ class Waiting {
   }
 
  private:
+  // Says why this process waits; true when that is news.
+  bool report(const governor::Decision& decision, const governor::Limits& limits) {
+    page::ComputeSlot& slot = own_slot(guest_, card_);
+    const uint32_t blocked = slot.blocked.exchange(decision.blocked, std::memory_order_relaxed);
+    const uint32_t seen = slot.turn_seen.exchange(limits.gate, std::memory_order_seq_cst);
+    return blocked != static_cast<uint32_t>(decision.blocked) || seen != limits.gate;
+  }
+
   // Named as the next holder: the first launcher of the process spins, so that the card does not wait for a wake-up.
   bool spin_for_turn(const std::atomic<uint32_t>& gate, uint32_t word, uint64_t now_ns) {
     CardCompute& state = card_compute(guest_, card_);
@@ -120,6 +131,7 @@ class Waiting {
   Guest* guest_;
   uint32_t card_;
   bool counted_ = false;
+  bool untold_ = false;  // the node has not heard that this thread waits
   uint64_t since_ns_ = 0;
 };
 
@@ -191,6 +203,7 @@ bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
   Waiting waiting(guest, card);
   for (;;) {
     const uint64_t now = now_of(guest);
+    const uint32_t settled = card_compute(guest, card).settled.load(std::memory_order_acquire);
     governor::Limits limits = governor::read_limits(*guest->cards[card].grant, now);
     follow_limits(guest, card, limits, now);
     if (guest->card_count > 1) limits.siblings_ready = siblings_ready(guest, card, now);
@@ -230,10 +243,12 @@ bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
       close_segment(guest, stream);
       continue;  // what was reserved and not used is back
     }
-    if (!waiting.counted() && settle_card(guest, card)) {
-      // Something may have passed meanwhile; ask once more before waiting. The wait below is for good.
+    if (!waiting.counted()) {
+      waiting.count(decision, limits, now_of(guest));
+      settle_card(guest, card);
+      continue;
     }
-    waiting.wait(decision, limits, now_of(guest));
+    waiting.wait(decision, limits, settled, now_of(guest));
   }
 }
 

@@ -94,6 +94,7 @@ class QuietCapture {
 // Settles what has passed; false when another thread is at it.
 bool settle_card(Guest* guest, uint32_t card);
 void wake_gate(Guest* guest, uint32_t card);
+void wake_waiters(Guest* guest, uint32_t card);
 
 // compute_settler.cc
 void wake_settler(Guest* guest);

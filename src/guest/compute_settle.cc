@@ -67,7 +67,8 @@ void settle_segment(Guest* guest, StreamState* stream, Segment* segment, uint64_
   page::ComputeSlot& slot = own_slot(guest, stream->card);
   const uint32_t units = segment->units.load(std::memory_order_relaxed);
   SpinGuard guard(card.lock, guest->seams.waiter);
-  if (known && end > begin) {
+  if (known && end >= begin) {
+    // A length of nothing is a measurement too: the unit is known to be short.
     uint64_t length = end - begin;
     if ((guest->compute.mutations & kMutateMarkerCost) == 0) {
       const uint64_t markers = context->marker_cost_ns * (1 + segment->records.load(std::memory_order_relaxed));
@@ -305,6 +306,10 @@ void advance_account(Guest* guest, uint32_t card_index, uint64_t now_ns) {
 
 void wake_gate(Guest* guest, uint32_t card) {
   card_compute(guest, card).woken_ns.store(now_of(guest), std::memory_order_relaxed);
+  wake_waiters(guest, card);
+}
+
+void wake_waiters(Guest* guest, uint32_t card) {
   const std::atomic<uint32_t>& gate = guest->cards[card].grant->gate;
   guest->seams.waiter->wake(const_cast<volatile uint32_t*>(reinterpret_cast<const volatile uint32_t*>(&gate)), 64);
 }

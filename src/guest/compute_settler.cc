@@ -66,6 +66,16 @@ Round look_after(Guest* guest, uint32_t card_index) {
   round.urgent = own_work && (in_flight.waiting != 0 || turns);
   const bool no_more = shut || slot.blocked.load(std::memory_order_relaxed) == page::kBlockedByTurn;
   round.draining = own_work && turns && no_more;
+  // A thread that was about to sleep when the gate was last woken may have missed that: it is woken once more.
+  const uint32_t settled = card.settled.load(std::memory_order_relaxed);
+  if (in_flight.waiting != 0 && card.woken_again != settled) {
+    if (card.settled_seen == settled) {
+      wake_waiters(guest, card_index);
+      card.woken_again = settled;
+    }
+    round.urgent = true;
+  }
+  card.settled_seen = settled;
   // Somebody waits for credit and nothing of ours runs: the account must still move.
   if (!own_work && card.waiting.load(std::memory_order_relaxed) != 0) settle_card(guest, card_index);
   return round;
