@@ -4,10 +4,9 @@
 def check_costs(context):
     rounds = 30 if context.strict else 5
     done = context.run([context.build.programs / "gpu_costs", "--rounds", rounds, "--json", "--device", context.machine.card])
-    if done.returncode:
-        context.results.add("costs", "gpu_costs", f"exit {done.returncode}", "0", "failed", done.stderr.strip()[-200:])
+    got = context.answer("costs", "gpu_costs", done)
+    if got is None:
         return
-    got = context.last_json(done.stdout)
 
     def figure(name):
         return f"{got[name]['median_us']:.2f} us, least {got[name]['min_us']:.2f}"

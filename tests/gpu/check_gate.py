@@ -55,17 +55,18 @@ class Watch:
         self.to_ns = time.monotonic_ns()
         self.log_to = machine.card_now_ms(context.tools) if machine.simulated else 0
 
-    def logged(self, pid=None):
-        """Occupied percent per second by the simulated card's log, of one program or of all."""
-        log = self.context.machine.card_log(self.context.tools, "--window", "1000", "--from", str(self.log_from), "--to", str(self.log_to))
-        return [sum(p["occupied_percent"] for p in w["processes"] if p["pid"] == (pid or p["pid"]) and (pid or p["pid"] != 0))
-                for w in log["windows"]]
+    def logged(self, pid=0):
+        """Occupied percent per whole second by the simulated card's log, of one program or (0) of the card."""
+        whole = (self.log_to - self.log_from) // 1000
+        log = self.context.machine.card_log(self.context.tools, "--window", "1000", "--from", str(self.log_from),
+                                            "--to", str(self.log_from + 1000 * whole))
+        return [sum(p["occupied_percent"] for p in window["processes"] if p["pid"] == pid) for window in log["windows"]]
 
-    def truth(self, node, name, pid=None):
+    def truth(self, node, name, pid=0):
         """(name of the source, percent per second)."""
         if self.context.machine.simulated:
             return "the card's log", self.logged(pid)
-        if self.gpm and pid is None:
+        if self.gpm and pid == 0:
             return "GPM", self.gpm
         return "the guest", node.busy_percent(name, self.from_ns, self.to_ns, 1_000_000_000)
 

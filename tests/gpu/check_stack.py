@@ -22,10 +22,8 @@ def check_stack(context):
             context.results.judge("stack", f"sluice run --gpu-mem {asked}: nvidia-smi's memory.total", done.stdout.strip() == str(limit),
                                   done.stdout.strip() or done.stderr.strip()[-200:], str(limit))
         done = context.run([*run, *context.python_program("driver_program.py", "fill", 256, 2)], env=environment)
-        if done.returncode:
-            context.results.add("stack", "memory limit under sluice run", f"exit {done.returncode}", "0", "failed", done.stderr.strip()[-200:])
-        else:
-            got = context.last_json(done.stdout)
+        got = context.answer("stack", "memory limit under sluice run", done)
+        if got is not None:
             used = (got["taken"] + got["before"]["total"] - got["before"]["free"]) / MIB
             context.results.judge("stack", "memory limit under sluice run", limit - 4 <= used <= limit, f"{used:.1f} MiB", f"{limit - 4} to {limit} MiB")
         done = context.run([sluice, "doctor"], env=environment)

@@ -51,24 +51,25 @@ def check_dynsym(context):
                             f"for debuggers and tools: {sum(n.startswith(NOT_FOR_US) for n in exported)}")
 
 
-def judge_pointers(context, where, done):
-    if done.returncode:
-        context.results.add("symbols", f"cuGetProcAddress, {where}", f"exit {done.returncode}", "0", "failed", done.stderr.strip()[-200:])
-        return
-    answer = context.last_json(done.stdout)
-    differ = answer["differ"]
-    context.results.judge(
-        "symbols", f"cuGetProcAddress gives dlsym's address, {where}", not differ and answer["same"] > 300,
-        f"{answer['same']} same, {len(differ)} differ", "0 differ, over 300 same",
-        "; ".join([", ".join(differ[:8]), f"driver interface {answer['driver_version']}",
-                   f"only by dlsym {len(answer['only_symbol'])}, only by look-up {len(answer['only_look_up'])}"]).strip("; "))
-
-
 def check_pointers(context):
-    command = context.python_program("driver_program.py", "pointers", SOURCE / "src" / "abi" / "cuda_names.tsv")
-    judge_pointers(context, "the driver alone", context.run(command))
+    table_file = SOURCE / "src" / "abi" / "cuda_names.tsv"
+    command = context.python_program("driver_program.py", "pointers", table_file)
+    alone = context.answer("symbols", "cuGetProcAddress, the driver alone", context.run(command))
+    if alone:
+        context.results.judge(
+            "symbols", "the driver's cuGetProcAddress gives dlsym's address", not alone["differ"] and alone["same"] > 300,
+            f"{alone['same']} same, {len(alone['differ'])} differ", "0 differ, over 300 same",
+            "; ".join(filter(None, [", ".join(alone["differ"][:8]), f"driver interface {alone['driver_version']}",
+                                    f"only by dlsym {len(alone['only_symbol'])}, only by look-up {len(alone['only_look_up'])}"])))
     with Containers(context, a=(0, 0)) as node:
-        judge_pointers(context, "under the guest", node.run("a", command))
+        guest = context.answer("symbols", "cuGetProcAddress, under the guest",
+                               node.run("a", [*command, SOURCE / "src" / "guest" / "hooks.inc"]))
+    if guest:
+        context.results.judge("symbols", "the guest's cuGetProcAddress gives its hooks", not guest["not_hooked"] and guest["hooked"] > 150,
+                              f"{guest['hooked']} of ours, {len(guest['not_hooked'])} not", "all of ours, over 150",
+                              ", ".join(guest["not_hooked"][:8]))
+        lost = sorted(set(guest["only_symbol"]) - set((alone or {}).get("only_symbol", [])))
+        context.results.judge("symbols", "names that cuGetProcAddress knows only without the guest", not lost, len(lost), "0", ", ".join(lost[:8]))
 
 
 CHECKS = {"symbols": [check_dynsym, check_pointers]}

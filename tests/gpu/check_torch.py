@@ -18,23 +18,16 @@ def without_torch(context, check, what):
     return context.torch is None
 
 
-def answer_of(context, check, what, done):
-    if done.returncode == 0:
-        return context.last_json(done.stdout)
-    context.results.add(check, what, f"exit {done.returncode}", "0", "failed", (done.stderr.strip() or "no text")[-300:])
-    return None
-
-
 def check_parts(context):
     if without_torch(context, "torch", "pass-through: matmul, cuBLAS, cuDNN, graphs, NCCL, CUPTI, Triton"):
         return
     command = context.python_program("torch_program.py", "parts")
-    alone = answer_of(context, "torch", "parts without Sluice", context.run(command, timeout=900))
+    alone = context.answer("torch", "parts without Sluice", context.run(command, timeout=900))
     if alone is None:
         return
     for grant, text in (((0, 0), "no limits"), ((context.limit_mib, 0), "a memory limit"), ((context.limit_mib, 500), "memory and 50 %")):
         with Containers(context, a=grant) as node:
-            got = answer_of(context, "torch", f"parts under {text}", node.run("a", command, timeout=900))
+            got = context.answer("torch", f"parts under {text}", node.run("a", command, timeout=900))
         if got is None:
             continue
         for part, result in got.items():
@@ -50,7 +43,7 @@ def check_memory(context):
         return
     limit = context.limit_mib
     with Containers(context, a=(limit, 0)) as node:
-        got = answer_of(context, "torch", "memory limit", node.run("a", context.python_program("torch_program.py", "memory")))
+        got = context.answer("torch", "memory limit", node.run("a", context.python_program("torch_program.py", "memory")))
     if got is None:
         return
     context.results.judge("torch", "torch.cuda.mem_get_info, total", got["total"] == limit * MIB, f"{got['total'] / MIB:g} MiB", f"{limit} MiB")
@@ -93,7 +86,7 @@ def check_example(context):
             total = node.run("a", [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]).stdout.strip() if tool else "?"
             reader.join(timeout=120)
             done = subprocess.CompletedProcess(command, program.returncode, *texts)
-        got = answer_of(context, "example", name, done)
+        got = context.answer("example", name, done)
         if got is None:
             continue
         found = (f"total {total} MiB, GPU-Util {rate:.1f} %, " + (f"GPM {gpm:.1f} %, " if gpm is not None else "") +

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Driver calls through ctypes, for checks that need no PyTorch. One line of JSON per answer.
 
-  driver_program.py pointers TABLE   cuGetProcAddress against dlsym, for every name of src/abi/cuda_names.tsv
+  driver_program.py pointers TABLE [HOOKS]   cuGetProcAddress against dlsym, for every name of src/abi/cuda_names.tsv; with
+                                     src/guest/hooks.inc also whose code the answers for hooked names are
   driver_program.py context          makes a context, prints what cuMemGetInfo says, waits for a line after each step
   driver_program.py view             total and free by cuMemGetInfo, total by cuDeviceTotalMem and by NVML
   driver_program.py fill MIB LEAST   allocates blocks of MIB, then halves, down to LEAST: how much there is
-  driver_program.py hold SECONDS     only holds a context, for process lists
+  driver_program.py hold MIB SECONDS holds a context and so much memory
 """
 
 import ctypes
 import json
 import os
+import re
 import sys
 import time
 
@@ -53,13 +55,31 @@ class Driver:
         return address if code == 0 else None
 
 
-def pointers(table):
+def mappings():
+    """(first address, end, inode) of every mapping of a file."""
+    found = []
+    for line in open("/proc/self/maps", encoding="utf-8"):
+        span, _, _, device, inode = line.split(None, 5)[:5]
+        first, end = (int(word, 16) for word in span.split("-"))
+        if inode != "0":
+            found.append((first, end, f"{device}:{inode}"))
+    return found
+
+
+def file_of(address, maps):
+    return next((file for first, end, file in maps if first <= address < end), None)
+
+
+def pointers(table, hooks=None):
     driver = Driver()
     version = ctypes.c_int()
     driver.call("cuDriverGetVersion", ctypes.byref(version))
     look_up = getattr(driver.api, "cuGetProcAddress_v2", None)
     if look_up is None:
         raise SystemExit("this driver has no cuGetProcAddress_v2 (before CUDA 12)")
+    hooked = set(re.findall(r"^SLUICE_HOOK\((\w+),", open(hooks, encoding="ascii").read(), re.M)) if hooks else set()
+    maps, asked_of = mappings(), {}
+    ours = file_of(ctypes.cast(driver.api.cuInit, ctypes.c_void_p).value, maps)
     same, differ, only_symbol, only_look_up, newer = 0, [], [], [], 0
     for line in open(table, encoding="ascii"):
         if line.startswith("#"):
@@ -72,6 +92,8 @@ def pointers(table):
         flags = ctypes.c_uint64(PER_THREAD_STREAM if stream != "-" else LEGACY_STREAM)
         code = look_up(base.encode(), ctypes.byref(pointer), int(since), flags, ctypes.byref(status))
         asked = pointer.value if code == 0 else None
+        if asked and name in hooked:
+            asked_of[name] = file_of(asked, maps) == ours
         try:
             exported = ctypes.cast(getattr(driver.api, name), ctypes.c_void_p).value
         except AttributeError:
@@ -84,7 +106,7 @@ def pointers(table):
         elif asked:
             only_look_up.append(name)
     answer(driver_version=version.value, same=same, differ=differ, only_symbol=only_symbol, only_look_up=only_look_up,
-           newer_than_driver=newer)
+           newer_than_driver=newer, hooked=sum(asked_of.values()), not_hooked=[name for name, good in asked_of.items() if not good])
 
 
 def context():
@@ -132,15 +154,16 @@ def fill(block_mib, least_mib):
     answer(taken=taken, refused=refused, before=before, full=full, after=driver.info(), works_again=again)
 
 
-def hold(seconds):
-    Driver().open()
-    answer(step="holding")
+def hold(mib, seconds):
+    driver = Driver()
+    driver.open()
+    answer(step="holding", given=driver.allocate(mib << 20) is not None)
     time.sleep(seconds)
 
 
 def main(verb="", *rest):
     if verb == "pointers":
-        pointers(rest[0])
+        pointers(*rest)
     elif verb == "context":
         context()
     elif verb == "view":
@@ -148,7 +171,7 @@ def main(verb="", *rest):
     elif verb == "fill":
         fill(int(rest[0]), int(rest[1]))
     elif verb == "hold":
-        hold(float(rest[0]))
+        hold(int(rest[0]), float(rest[1]))
     else:
         sys.exit(__doc__)
 
