@@ -68,6 +68,13 @@ Link broken_page(const std::string& name, const std::string& found) {
   return {name, LinkState::kBroken, found, "end the programs of this grant and start them again"};
 }
 
+// The agent takes the magic number out of the page when the grant's command has ended: no program starts with it then.
+bool is_closed(const std::string& folder) {
+  Fd file(open((folder + "/grant/page").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  uint64_t magic = 0;
+  return file.valid() && read_at(file, offsetof(page::GrantHeader, magic), magic) && magic == 0;
+}
+
 Link check_grant_page(const std::string& name, const std::string& folder, bool beating) {
   const std::string path = folder + "/grant/page";
   Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
@@ -180,6 +187,14 @@ std::vector<Link> check_pages(const agent::ListAnswer& list) {
       links.push_back({name, LinkState::kNote,
                        fmt::format("its pages under {} are not readable for this user", list.run_directory),
                        "run sluice doctor as root to check them"});
+      continue;
+    }
+    if (grant.runner_pid == 0 && is_closed(folder)) {
+      links.push_back({name, LinkState::kNote,
+                       grant.processes.empty()
+                           ? "its command has ended"
+                           : "its command has ended; processes of it still hold the card, within its limits",
+                       ""});
       continue;
     }
     Link link = check_grant_page(name, folder, true);
