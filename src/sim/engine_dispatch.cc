@@ -94,6 +94,10 @@ struct Head {
   uint64_t sequence;
 };
 
+bool before(const Head& a, const Head& b) {
+  return a.priority != b.priority ? a.priority < b.priority : a.sequence < b.sequence;
+}
+
 // One pass over the heads of the hardware queues, by priority and age.
 struct Pass {
   Card& card;
@@ -351,11 +355,12 @@ void dispatch(Card& card, Index index, uint64_t now) {
     for (uint32_t q = 0; q < kHardwareQueues; ++q) {
       const Index i = card.context(index).queue[q].head;
       if (i == kNone) continue;
-      heads[count++] = {q, card.stream(card.command(i).stream).priority, card.command(i).sequence};
+      const Head head = {q, card.stream(card.command(i).stream).priority, card.command(i).sequence};
+      // Eight at most: put in its place by hand (std::sort's code for longer ranges trips gcc 12's bounds warning).
+      size_t at = count++;
+      for (; at > 0 && before(head, heads[at - 1]); --at) heads[at] = heads[at - 1];
+      heads[at] = head;
     }
-    std::sort(heads.begin(), heads.begin() + count, [](const Head& a, const Head& b) {
-      return a.priority != b.priority ? a.priority < b.priority : a.sequence < b.sequence;
-    });
     for (size_t i = 0; i < count; ++i) progress = pass.try_start(heads[i].queue) || progress;
     if (complete_due(card, index, now)) progress = true;
   }
