@@ -62,6 +62,9 @@ def watch(context, seconds):
         time.sleep(0.1)
     second = machine.gpm_sample()
     gpm = machine.gpm_between(first, second)["graphics"] if first is not None and second is not None else None
+    for sample in (first, second):
+        if sample is not None:
+            machine.gpm_free(sample)
     return sum(rates) / len(rates), gpm
 
 

@@ -47,7 +47,7 @@ class Containers:
     def command(self, name, command):
         return [str(self.context.build.programs / "gpu_node"), "enter", "--state", str(self.folder / name), "--cuda",
                 self.context.machine.cuda, "--nvml", self.context.machine.nvml, "--guest", str(self.context.build.guest),
-                "--", *map(str, command)]
+                "--way", self.context.way, "--", *map(str, command)]
 
     def start(self, name, command, **options):
         return subprocess.Popen(self.command(name, command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)

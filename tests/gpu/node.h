@@ -38,6 +38,7 @@ struct EnterOptions {
   std::string cuda;   // files of the real libraries, links resolved
   std::string nvml;
   std::string guest;  // folder with ours
+  std::string way;    // as way_in() gives it; empty: the best that works
   char** program = nullptr;
 };
 

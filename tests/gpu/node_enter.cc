@@ -101,6 +101,10 @@ void enter_by_mounts(const EnterOptions& options) {
 }
 
 void link_anew(const std::string& to, const std::string& at) {
+  struct stat there{};
+  if (::lstat(at.c_str(), &there) == 0 && !S_ISLNK(there.st_mode)) {
+    fail(at + " is there and is not this program's; without mount namespaces its place is needed", false);
+  }
   if (::unlink(at.c_str()) != 0 && errno != ENOENT) fail(at);
   if (::symlink(to.c_str(), at.c_str()) != 0) fail(at);
 }
@@ -130,7 +134,7 @@ const char* way_in() {
 }
 
 void enter(const EnterOptions& options) {
-  const std::string way = way_in();
+  const std::string way = options.way.empty() ? way_in() : options.way;
   if (way == "plain") {
     enter_plainly(options);
   } else {

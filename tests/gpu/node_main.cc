@@ -1,7 +1,7 @@
 // Command line of gpu_node (node.h says what it is for).
 //
 //   gpu_node hold --state DIR --nvml FILE [--card N] [--estimate-mib N] [--report-ms N] NAME:LIMIT_MIB:PERMILLE...
-//   gpu_node enter --state DIR/NAME --cuda FILE --nvml FILE --guest DIR -- PROGRAM ARGUMENTS...
+//   gpu_node enter --state DIR/NAME --cuda FILE --nvml FILE --guest DIR [--way WAY] -- PROGRAM ARGUMENTS...
 //   gpu_node way                     prints how programs can be put into a container on this machine
 #include <charconv>
 #include <cstdio>
@@ -60,6 +60,10 @@ Arguments parse(int argc, char** argv) {
       got.enter.cuda = value;
     } else if (word == "--guest") {
       got.enter.guest = value;
+    } else if (word == "--way") {
+      if (value != "mounts" && value != "user-mounts" && value != "plain")
+        fail("--way: mounts, user-mounts or plain", false);
+      got.enter.way = value;
     } else if (word == "--card") {
       got.hold.card = static_cast<uint32_t>(number(value, word, 1023));
     } else if (word == "--estimate-mib") {
