@@ -59,6 +59,17 @@ bool own_bytes(Guest* guest, nvmlDevice_t device, uint64_t& bytes) {
   return found;
 }
 
+// What a second copy of the library in this process has charged to the slot that both use: NVML knows the process only.
+uint64_t charged_by_others(Guest* guest, uint32_t card) {
+  const uint32_t slot = card_slot(guest, card);
+  if (slot == kNoSlot) return 0;
+  const CardMemory& memory = guest->memory.cards[card];
+  const uint64_t own =
+      memory.tracked_bytes.load(std::memory_order_acquire) + memory.overhead_bytes.load(std::memory_order_acquire);
+  const uint64_t all = guest->cards[card].usage->slots[slot].reserved_bytes.load(std::memory_order_acquire);
+  return all > own ? all - own : 0;
+}
+
 void replace_overhead(Guest* guest, uint32_t card, uint64_t bytes) {
   const uint32_t slot = card_slot(guest, card);
   if (slot == kNoSlot) return;
@@ -88,11 +99,14 @@ Measured measure_overhead(Guest* guest, uint32_t card, bool force) {
   if (quiet && !told) measured = Measured::kSilent;
   if (told && memory.operations.load(std::memory_order_acquire) == 0 &&
       memory.operations_done.load(std::memory_order_acquire) == done) {
-    uint64_t overhead = bytes > explained ? bytes - explained : 0;
-    // Limits that were raised are charged at once but spent by the driver later: until then they would read as less
-    // overhead, so while there are any a measurement only raises.
     const uint64_t charged = memory.overhead_bytes.load(std::memory_order_relaxed);
-    if (memory.limits_bytes.load(std::memory_order_relaxed) != 0 && overhead < charged) overhead = charged;
+    const uint64_t others = charged_by_others(guest, card);
+    uint64_t overhead = bytes > explained + others ? bytes - explained - others : 0;
+    // Limits that were raised are charged at once but spent by the driver later: until then they would read as less
+    // overhead, so while there are any a measurement only raises. So it does beside another copy of the library, which
+    // may be between its reservation and its allocation.
+    const bool only_raise = memory.limits_bytes.load(std::memory_order_relaxed) != 0 || others != 0;
+    if (only_raise && overhead < charged) overhead = charged;
     replace_overhead(guest, card, overhead);
     memory.overhead_stale.store(0, std::memory_order_relaxed);
     measured = Measured::kYes;

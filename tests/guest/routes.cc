@@ -1,5 +1,6 @@
 // One way of getting at the driver, and what it says: routes ROUTE DRIVER_DIRECTORY prints "ROUTE TOTAL_MIB RESULT"
-// where TOTAL is cuDeviceTotalMem and RESULT that of an allocation of 11 GiB, which the grant of the test forbids.
+// where TOTAL is cuDeviceTotalMem and RESULT that of an allocation of 11 GiB, which the grant of the test forbids. It
+// takes all memory it can get before it ends.
 #include <dlfcn.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -46,7 +47,7 @@ void* by_proc_address(void* library, const char* name) {
   return must(function, name);
 }
 
-int use(const char* route, void* library, Find find) {
+int use(const char* route, void* library, Find find, int most = 64) {
 #define FIND(name) (reinterpret_cast<decltype(&::name)>(find(library, #name)))
   CUcontext context = nullptr;
   size_t total = 0;
@@ -61,6 +62,9 @@ int use(const char* route, void* library, Find find) {
     return 1;
   }
   const CUresult taken = FIND(cuMemAlloc_v2)(&address, 11ull << 30);
+  // Then all there is, so that the card's log shows the limit.
+  for (int i = 0; i < most && FIND(cuMemAlloc_v2)(&address, 512ull << 20) == CUDA_SUCCESS; ++i) {
+  }
   std::printf("%s %zu %d\n", route, total >> 20, taken);
   return 0;
 }
@@ -79,13 +83,71 @@ int use_nvml(const char* route, const std::string& file) {
   return 0;
 }
 
+int status_of(pid_t child) {
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 4;
+}
+
+// As a server starts itself: two forks, a session of its own, no descriptors but the standard ones.
+int daemon(const char* route) {
+  const pid_t first = ::fork();
+  if (first != 0) return status_of(first);
+  ::setsid();
+  const pid_t second = ::fork();
+  if (second != 0) ::_exit(0);
+  if (::chdir("/") != 0) ::_exit(3);
+  for (int descriptor = 3; descriptor < 256; ++descriptor) ::close(descriptor);
+  use(route, must(dlopen("libcuda.so.1", RTLD_NOW), "library"), by_dlsym);
+  std::fflush(stdout);
+  ::_exit(0);
+}
+
+// Closes every descriptor with a context and memory at hand, and goes on.
+int close_all(const char* route, void* library) {
+  CUcontext context = nullptr;
+  CUdeviceptr address = 0;
+  Find find = by_dlsym;
+  if (FIND(cuInit)(0) != CUDA_SUCCESS || FIND(cuCtxCreate_v2)(&context, 0, 0) != CUDA_SUCCESS ||
+      FIND(cuMemAlloc_v2)(&address, 1ull << 30) != CUDA_SUCCESS) {
+    return 5;
+  }
+  for (int descriptor = 3; descriptor < 256; ++descriptor) ::close(descriptor);
+  size_t total = 0;
+  CUdevice device = 0;
+  FIND(cuDeviceTotalMem_v2)(&total, device);
+  const CUresult taken = FIND(cuMemAlloc_v2)(&address, 11ull << 30);
+  while (FIND(cuMemAlloc_v2)(&address, 512ull << 20) == CUDA_SUCCESS) {
+  }
+  std::printf("%s %zu %d\n", route, total >> 20, taken);
+  return 0;
+}
+
+// A child of a process that uses the card: the driver does not work in it, and what it becomes by exec starts anew
+// beside its parent, which holds 8 GiB.
+int fork_in_use(const char* self, const char* directory, void* library) {
+  CUcontext context = nullptr;
+  CUdeviceptr address = 0;
+  Find find = by_dlsym;
+  if (FIND(cuInit)(0) != CUDA_SUCCESS || FIND(cuCtxCreate_v2)(&context, 0, 0) != CUDA_SUCCESS ||
+      FIND(cuMemAlloc_v2)(&address, 8ull << 30) != CUDA_SUCCESS) {
+    return 5;
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (FIND(cuMemAlloc_v2)(&address, 1 << 20) != CUDA_ERROR_NOT_INITIALIZED) ::_exit(6);
+    ::execl(self, self, "soname", directory, static_cast<char*>(nullptr));
+    ::_exit(7);
+  }
+  const int status = status_of(child);
+  return status != 0 ? status : FIND(cuMemFree_v2)(address);
+}
+
 int run_child(const char* self, const char* route, const char* directory) {
   const char* arguments[] = {self, route, directory, nullptr};
   pid_t child = 0;
   if (posix_spawn(&child, self, nullptr, nullptr, const_cast<char**>(arguments), environ) != 0) return 3;
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 4;
+  return status_of(child);
 }
 
 }  // namespace
@@ -122,9 +184,20 @@ int main(int argc, char** argv) {
       std::fflush(stdout);
       ::_exit(status);
     }
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 4;
+    return status_of(child);
+  }
+  if (route == "vfork") {
+    const pid_t child = ::vfork();
+    if (child == 0) {
+      ::execl(argv[0], argv[0], "soname", argv[2], static_cast<char*>(nullptr));
+      ::_exit(7);
+    }
+    return status_of(child);
+  }
+  if (route == "daemon") return daemon(name);
+  if (route == "close-all") return close_all(name, must(dlopen("libcuda.so.1", RTLD_NOW), "library"));
+  if (route == "fork-in-use") {
+    return fork_in_use(argv[0], argv[2], must(dlopen("libcuda.so.1", RTLD_NOW), "library"));
   }
   if (route == "exec") return run_child(argv[0], "soname", argv[2]);
   if (route == "hold") {
@@ -145,7 +218,7 @@ int main(int argc, char** argv) {
     // A second copy of the library in the process: both count against the one limit.
     void* first = must(dlopen("libcuda.so.1", RTLD_NOW), "library");
     void* second = must(dlmopen(LM_ID_NEWLM, real.c_str(), RTLD_NOW), "library");
-    return use(name, first, by_dlsym) + use(name, second, by_dlsym);
+    return use(name, first, by_dlsym, 4) + use(name, second, by_dlsym);
   }
   return 9;
 }
