@@ -70,9 +70,28 @@ Layout layout() {
   return l;
 }
 
+// A statically linked program that loads this library brings a second C library, which never got an environment; the
+// kernel's copy is as the program was started.
+static std::string folder_from_kernel() {
+  constexpr std::string_view kName = "SLUICE_SIM_DIR=";
+  FILE* file = std::fopen("/proc/self/environ", "re");
+  if (file == nullptr) return "";
+  std::string all;
+  char part[4096];
+  for (size_t got; (got = std::fread(part, 1, sizeof part, file)) != 0;) all.append(part, got);
+  std::fclose(file);
+  for (size_t at = 0; at < all.size(); at = all.find('\0', at) + 1) {
+    const std::string entry = all.c_str() + at;
+    if (entry.starts_with(kName)) return entry.substr(kName.size());
+    if (all.find('\0', at) == std::string::npos) break;
+  }
+  return "";
+}
+
 std::string card_folder() {
-  const char* folder = std::getenv("SLUICE_SIM_DIR");
-  if (folder != nullptr && folder[0] != '\0') return folder;
+  const char* variable = std::getenv("SLUICE_SIM_DIR");
+  const std::string folder = environ == nullptr ? folder_from_kernel() : variable != nullptr ? variable : "";
+  if (!folder.empty()) return folder;
   if (FILE* file = std::fopen("/etc/sluice-sim/dir", "re")) {
     char line[512] = {};
     const bool read = std::fgets(line, sizeof line, file) != nullptr;

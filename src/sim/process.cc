@@ -30,14 +30,31 @@ Process& real_process() {
   return *process;
 }
 
+// Destroyed through a key of pthreads: the C++ way needs the loader's record of this library, which a statically linked
+// program that called dlopen does not have.
+thread_local Thread* t_real = nullptr;
+
+pthread_key_t thread_end() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made = 0;
+    pthread_key_create(&made, [](void* thread) {
+      t_real = nullptr;
+      delete static_cast<Thread*>(thread);
+    });
+    return made;
+  }();
+  return key;
+}
+
 Thread& real_thread() {
   static std::atomic<uint64_t> numbers{0};
-  thread_local Thread thread;
-  if (thread.process == nullptr) {
-    thread.process = &real_process();
-    thread.id = ++numbers;
+  if (t_real == nullptr) {
+    t_real = new Thread;
+    t_real->process = &real_process();
+    t_real->id = ++numbers;
+    pthread_setspecific(thread_end(), t_real);
   }
-  return thread;
+  return *t_real;
 }
 
 class HostLockGuard {
