@@ -8,7 +8,7 @@ import statistics
 import threading
 import time
 
-from check_torch import NO_TORCH
+from check_torch import without_torch
 from containers import Containers
 
 PERCENTS = (10, 30, 50, 95)
@@ -120,8 +120,7 @@ def check_caps(context):
             if good:
                 judge_share(context, what, source, windows, percent, unit_ms,
                             f"guest {guest or 0:.2f} %, GPU-Util {statistics.fmean(watch.rates):.1f} %")
-    if context.torch is None:
-        context.results.skip("gate", "GEMM, small kernels and graphs by PyTorch", NO_TORCH)
+    without_torch(context, "gate", "GEMM, small kernels and graphs by PyTorch")
 
 
 def check_pair(context):

@@ -77,7 +77,7 @@ def check_fill(context):
         got = context.answer("memory", "filling to the limit", node.run("a", context.python_program("driver_program.py", "fill", 256, 2)))
     if got is None:
         return
-    used = got["taken"] + (limit * MIB - got["before"]["free"])
+    used = got["taken"] + got["before"]["total"] - got["before"]["free"]
     context.results.judge("memory", "cuMemAlloc until refused: taken and overhead", limit * MIB - 4 * MIB <= used <= limit * MIB,
                           f"{used / MIB:.1f} MiB, {got['refused']} refusals", f"{limit - 4} to {limit} MiB")
     context.results.judge("memory", "works again after freeing", got["works_again"], got["works_again"], "True")

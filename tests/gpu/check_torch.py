@@ -9,12 +9,14 @@ import time
 from containers import Containers
 from machine import MIB
 
-NO_TORCH = "PyTorch is not installed here; every check with PyTorch is left out"
 
 
 def without_torch(context, check, what):
+    """True where there is no PyTorch to ask; then a row says so."""
     if context.torch is None:
-        context.results.skip(check, what, NO_TORCH)
+        why = ("PyTorch accepts no driver but the vendor's, and this card is simulated" if context.machine.simulated else
+               "PyTorch is not installed here (--python names an interpreter that has it)")
+        context.results.skip(check, what, why)
     return context.torch is None
 
 

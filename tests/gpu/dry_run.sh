@@ -50,7 +50,7 @@ status=0
 "$run" --build "$work/open" --sim-tools "$SLUICE_BUILD/bin" --out "$work/bad" --coarse --only symbols,memory,gate --seconds 2 \
   --percents 30 >"$work/bad.txt" || status=$?
 [ $status = 1 ] || fail "a guest that limits nothing passed: $(cat "$work/bad.txt")"
-for what in "gives its hooks" "total seen in the container" "ways of allocating" "1 ms kernels at 30" "5 us kernels at 30"; do
+for what in "gives its hooks" "total seen in the container" "until refused" "ways of allocating" "1 ms kernels at 30" "5 us kernels at 30"; do
   grep -q -E "^ +(missed|failed) .*$what" "$work/bad.txt" || fail "'$what' did not notice a guest that limits nothing: $(cat "$work/bad.txt")"
 done
 echo "gpu_dry_run: done"

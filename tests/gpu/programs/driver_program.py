@@ -2,7 +2,7 @@
 """Driver calls through ctypes, for checks that need no PyTorch. One line of JSON per answer.
 
   driver_program.py pointers TABLE [HOOKS]   cuGetProcAddress against dlsym, for every name of src/abi/cuda_names.tsv; with
-                                     src/guest/hooks.inc also whose code the answers for hooked names are
+                                     src/guest/hooks.inc also whether hooked names lead away from the real driver
   driver_program.py context          makes a context, prints what cuMemGetInfo says, waits for a line after each step
   driver_program.py view             total and free by cuMemGetInfo, total by cuDeviceTotalMem and by NVML
   driver_program.py fill MIB LEAST   allocates blocks of MIB, then halves, down to LEAST: how much there is
@@ -80,6 +80,7 @@ def pointers(table, hooks=None):
     hooked = set(re.findall(r"^SLUICE_HOOK\((\w+),", open(hooks, encoding="ascii").read(), re.M)) if hooks else set()
     maps, asked_of = mappings(), {}
     ours = file_of(ctypes.cast(driver.api.cuInit, ctypes.c_void_p).value, maps)
+    real = ctypes.CDLL("/run/sluice/container/driver/libcuda.so.1") if hooks else None
     same, differ, only_symbol, only_look_up, newer = 0, [], [], [], 0
     for line in open(table, encoding="ascii"):
         if line.startswith("#"):
@@ -93,7 +94,8 @@ def pointers(table, hooks=None):
         code = look_up(base.encode(), ctypes.byref(pointer), int(since), flags, ctypes.byref(status))
         asked = pointer.value if code == 0 else None
         if asked and name in hooked:
-            asked_of[name] = file_of(asked, maps) == ours
+            straight = ctypes.cast(getattr(real, name), ctypes.c_void_p).value if hasattr(real, name) else None
+            asked_of[name] = file_of(asked, maps) == ours and asked != straight
         try:
             exported = ctypes.cast(getattr(driver.api, name), ctypes.c_void_p).value
         except AttributeError:
