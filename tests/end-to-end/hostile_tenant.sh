@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# A tenant who attacks the node from inside a container, as its root: each attempt leaves the neighbour's memory, limit and
+# figures, the agent and its answers, and what others may still start as they were. The card's own word counts.
+source "$(dirname "$0")/common.sh"
+
+# Whether a process is shown as one that the card knows and no grant accounts for.
+shown() { sluice cards --json | python3 -c "
+import json, sys
+print('yes' if $1 in [p['pid'] for c in json.load(sys.stdin) for p in c.get('strangers', [])] else 'no')"; }
+neighbour_figures() { grants "[(g['name'], c['memory_limit_mib'], u['used_mib']) for g in list['grants'] if g['name'] == 'neighbour' for c in g['cards'] for u in g['use']]"; }
+
+background neighbour sluice run --gpu-mem 10 --name neighbour -- cuda hold 6000 170
+running neighbour
+until_is 10000 1 grants "len([g for g in list['grants'] if g['name'] == 'neighbour' and g['processes']])"
+agent=$(agent_pid)
+program=$(program_of "$pid")
+sleep 2.5  # the card is read once a second
+figures=$(neighbour_figures)
+[ "$figures" != "[]" ] || fail "the neighbour is not shown"
+
+descendants() { local child; for child in $(pgrep -P "$1"); do descendants "$child"; echo "$child"; done; }
+
+unharmed() {
+  [ "$(agent_pid)" = "$agent" ] || fail "$1: the agent is another or gone"
+  kill -0 "$program" 2>/dev/null || fail "$1: the neighbour's program is gone"
+  [ "$(neighbour_figures)" = "$figures" ] || fail "$1: the neighbour was $figures and is $(neighbour_figures)"
+  expect 0 sluice run --gpu-mem 2 --name visitor -- cuda alloc 1000
+  expect 2 sluice run --gpu-mem 2 --name visitor -- cuda alloc 2100
+  expect 0 sluice cards
+}
+
+for attack in zeros noise truncate fill locks files stop; do
+  background "$attack" sluice run --gpu-mem 4 --name "hostile-$attack" -- "$here/hostile.py" "$attack"
+  runner=$pid
+  within 20000 holds done "$work/$attack.out" || fail "$attack did not come to its end: $(cat "$work/$attack.out" "$work/$attack.err")"
+  sleep 2
+  unharmed "$attack"
+  case $attack in
+    fill) [ "$(awk '{print $2}' "$work/fill.out")" -le 4 ] || fail "the tenant wrote $(cat "$work/fill.out") MiB to the node's memory" ;;
+    files) [ "$(cat "$work/files.out")" = "done nothing" ] || fail "the tenant could $(cat "$work/files.out")" ;;
+  esac
+  kill -KILL $(descendants "$runner") "$runner"
+  until_is 10000 0 grants "len([g for g in list['grants'] if g['name'] == 'hostile-$attack'])"
+  say "$attack: neighbour, agent and newcomers unharmed"
+done
+
+# What cannot be stopped from inside a process is seen from outside: the driver called past our library.
+background copy sluice run --gpu-mem 4 --name hostile-copy -- "$here/hostile.py" own-copy
+within 20000 holds done "$work/copy.out" || fail "own-copy did not come to its end: $(cat "$work/copy.out" "$work/copy.err")"
+if [ "$(cat "$work/copy.out")" = "done 0" ]; then
+  copier=$(program_of "$pid")
+  until_is 15000 yes shown "$copier"
+  say "own copy of the driver: it works, and is shown"
+fi
+unharmed "own copy"
