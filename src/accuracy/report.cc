@@ -29,6 +29,31 @@ size_t begin_ms(const ContainerSpec& spec) {
   return static_cast<size_t>(spec.start_s * 1000) + kWarmUpMs;
 }
 
+// A stretch of the run in which a container's target is one and the same. After an uncapped one the first second is not
+// held to the new target: what was launched before is still queued.
+struct Phase {
+  size_t from_ms;
+  size_t to_ms;
+  double quota_percent;
+  double target_percent;
+};
+
+std::vector<Phase> phases_of(const Scenario& scenario, const ContainerSpec& spec, const ContainerFigures& figures) {
+  std::vector<Phase> phases = {{begin_ms(spec), end_ms(scenario, spec), figures.quota_percent, figures.target_percent}};
+  for (const ContainerSpec::Change& change : spec.changes) {
+    const size_t at = static_cast<size_t>(change.at_s * 1000);
+    Phase& last = phases.back();
+    if (at >= last.to_ms) break;
+    const size_t queued_ms = last.quota_percent == 0 ? 1000 : 0;
+    const size_t end = last.to_ms;
+    last.to_ms = at;
+    phases.push_back({std::max(at + queued_ms, begin_ms(spec)), end, change.percent,
+                      change.percent == 0 ? figures.uncapped_percent : change.percent});
+  }
+  std::erase_if(phases, [](const Phase& phase) { return phase.from_ms + 1000 > phase.to_ms; });
+  return phases;
+}
+
 struct Uncapped {
   double mean_percent = 0;
   double least_100ms = 0;
@@ -66,8 +91,8 @@ void set_targets(const Scenario& scenario, std::vector<ContainerFigures>& figure
       continue;
     }
     one.saturated = least[i] >= std::min(99.0, one.quota_percent + 5);
-    one.target_percent = one.quota_percent;
-    if (!one.saturated) {
+    one.target_percent = scenario.containers[i].lies ? 0 : one.quota_percent;
+    if (!one.saturated && !scenario.containers[i].lies) {
       // The model of the program is held against the program itself, run without the library.
       const ContainerSpec& spec = scenario.containers[i];
       const double model = ideal_percent(spec, 0, scenario.seconds, scenario.seed);
@@ -83,6 +108,33 @@ void set_targets(const Scenario& scenario, std::vector<ContainerFigures>& figure
     one.target_percent = scenario.gated ? std::min(one.uncapped_percent, left) : one.uncapped_percent;
     one.saturated = one.uncapped_percent >= left + 5;
   }
+}
+
+// The worst of all phases; means over all of them.
+void add_windows(const World::Bins& bins, const std::vector<Phase>& phases, ContainerFigures& one) {
+  double total_ms = 0;
+  double target = 0;
+  for (const Phase& phase : phases) {
+    const double limit = phase.quota_percent == 0 ? 100 : phase.quota_percent;
+    const WindowFigures second = windows(bins.occupied_ns, phase.from_ms, phase.to_ms, 1000, phase.target_percent);
+    const WindowFigures ten = windows(bins.occupied_ns, phase.from_ms, phase.to_ms, 10000, phase.target_percent);
+    const double length = static_cast<double>(phase.to_ms - phase.from_ms);
+    total_ms += length;
+    target += phase.target_percent * length;
+    one.mean_percent += second.mean_percent * length;
+    one.executing_percent += mean_percent(bins.executing_ns, phase.from_ms, phase.to_ms) * length;
+    one.worst_1s_points = std::max(one.worst_1s_points, second.worst_points);
+    one.worst_10s_points = std::max(one.worst_10s_points, ten.worst_points);
+    one.over_1s_points =
+        std::max(one.over_1s_points, windows(bins.occupied_ns, phase.from_ms, phase.to_ms, 1000, limit).over_points);
+    one.over_10s_points =
+        std::max(one.over_10s_points, windows(bins.occupied_ns, phase.from_ms, phase.to_ms, 10000, limit).over_points);
+  }
+  if (total_ms == 0) return;
+  one.mean_percent /= total_ms;
+  one.executing_percent /= total_ms;
+  one.target_percent = target / total_ms;
+  one.delivered_of_target = one.target_percent > 0 ? one.mean_percent / one.target_percent : 0;
 }
 
 }  // namespace
@@ -106,7 +158,7 @@ Result<Figures> run_scenario(const Scenario& scenario) {
     ContainerFigures one;
     one.name = spec.name;
     one.quota_percent = scenario.gated ? shares[i] / 10.0 : 0;
-    Result<Uncapped> uncapped = run_uncapped(scenario, spec);
+    Result<Uncapped> uncapped = spec.lies ? Uncapped{} : run_uncapped(scenario, spec);
     if (!uncapped) return uncapped.error();
     one.uncapped_percent = uncapped->mean_percent;
     least.push_back(uncapped->least_100ms);
@@ -117,18 +169,7 @@ Result<Figures> run_scenario(const Scenario& scenario) {
     const ContainerSpec& spec = scenario.containers[i];
     ContainerFigures& one = figures.containers[i];
     const World::Bins bins = world.container_bins(i);
-    const size_t from = begin_ms(spec);
-    const size_t to = end_ms(scenario, spec);
-    const WindowFigures second = windows(bins.occupied_ns, from, to, 1000, one.target_percent);
-    const WindowFigures ten = windows(bins.occupied_ns, from, to, 10000, one.target_percent);
-    const double limit = one.quota_percent == 0 ? 100 : one.quota_percent;
-    one.mean_percent = second.mean_percent;
-    one.executing_percent = mean_percent(bins.executing_ns, from, to);
-    one.worst_1s_points = second.worst_points;
-    one.worst_10s_points = ten.worst_points;
-    one.over_1s_points = windows(bins.occupied_ns, from, to, 1000, limit).over_points;
-    one.over_10s_points = windows(bins.occupied_ns, from, to, 10000, limit).over_points;
-    one.delivered_of_target = one.target_percent > 0 ? one.mean_percent / one.target_percent : 0;
+    add_windows(bins, phases_of(scenario, spec, one), one);
     for (const std::unique_ptr<ProgramProcess>& process : world.processes()) {
       if (process->container == i) one.worst_wait_ms = std::max(one.worst_wait_ms, process->longest_wait_ms);
     }

@@ -137,6 +137,25 @@ Result<std::optional<double>> optional_seconds(const json::Object& object, const
   return std::optional<double>{*found};
 }
 
+// [[seconds, percent], ..]
+Result<std::vector<ContainerSpec::Change>> parse_changes(const json::Object& object, const std::string& where) {
+  std::vector<ContainerSpec::Change> changes;
+  const json::Value* list = object.if_contains("changes");
+  if (list == nullptr) return changes;
+  const std::string expected = where + ".changes must be a list of [seconds, percent], in the order of time";
+  if (!list->is_array() || list->as_array().size() > 100) return invalid(expected);
+  for (const json::Value& one : list->as_array()) {
+    if (!one.is_array() || one.as_array().size() != 2) return invalid(expected);
+    Result<double> at = number(one.as_array()[0], where + ".changes: seconds", 0, 1e6);
+    Result<double> percent = number(one.as_array()[1], where + ".changes: percent", 0, 100);
+    if (!at) return at.error();
+    if (!percent) return percent.error();
+    if (!changes.empty() && changes.back().at_s >= *at) return invalid(expected);
+    changes.push_back({*at, *percent});
+  }
+  return changes;
+}
+
 Result<ContainerSpec> parse_container(const json::Value& value, const std::string& where) {
   if (!value.is_object()) return invalid(where + " must be an object");
   const json::Object& object = value.as_object();
@@ -171,6 +190,13 @@ Result<ContainerSpec> parse_container(const json::Value& value, const std::strin
   container.stop_s = *stop;
   container.kill_s = *kill;
   container.freeze_s = *freeze;
+  Result<bool> lies = json::get_bool_or(object, "lies", false);
+  if (!lies) return std::move(lies.error()).wrap(where);
+  Result<std::vector<ContainerSpec::Change>> changes = parse_changes(object, where);
+  if (!changes) return changes.error();
+  container.lies = *lies;
+  container.changes = *changes;
+  if (container.lies) return container;
   const json::Value* streams = object.if_contains("streams");
   if (streams == nullptr || !streams->is_array() || streams->as_array().empty() ||
       streams->as_array().size() > kMostStreams) {

@@ -48,6 +48,12 @@ struct ContainerSpec {
   std::optional<double> stop_s;
   std::optional<double> kill_s;    // all its processes are killed
   std::optional<double> freeze_s;  // all its processes are stopped
+  struct Change {
+    double at_s = 0;
+    double percent = 0;  // 0: no cap
+  };
+  std::vector<Change> changes;  // of its share while it runs, in the order of time
+  bool lies = false;            // it has no program, only a slot that claims that work waits
   std::vector<StreamSpec> streams;
 };
 

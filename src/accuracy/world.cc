@@ -13,6 +13,10 @@ namespace {
 
 constexpr uint64_t kEpochNs = 1'000'000'000;  // the fibres' clock at card time 0
 
+uint32_t permille_of(double percent) {
+  return static_cast<uint32_t>(percent * 10 + 0.5);
+}
+
 class SimDriver final : public guest::Driver {
  public:
   void* symbol(const char* name) override { return const_cast<void*>(sim::sim_symbol(name)); }
@@ -250,6 +254,20 @@ void World::make_process(size_t container, uint64_t at_ns) {
   fibres_->start(raw->driver.get(), raw->guest.get(), [this, raw] { run_program(*this, *raw); }, at_ns);
 }
 
+// A slot without a program behind it that says for ever that a thread waits at the gate.
+void World::claim_falsely(size_t container) {
+  Pages& pages = *pages_[container];
+  page::UsageCard& usage = pages.usage->cards[0];
+  pages.locks.owner[page::slot_lock_byte(0, 0)] = next_pid_++;
+  usage.compute[0].low_water_ns.store(page::kIdle);
+  usage.compute[0].overdue_ns.store(page::kIdle);
+  usage.compute[0].attached.store(1);
+  usage.compute[0].activity.store(1u << page::kWaitingShift);
+  usage.account.slot_high.store(1);
+  usage.account.doorbell.fetch_add(1);
+  fibres_->wake_word(&usage.account.doorbell, ~0u);
+}
+
 void World::start_container(size_t index) {
   const ContainerSpec& spec = scenario_.containers[index];
   page::GrantCard& card = pages_[index]->grant->cards[0];
@@ -262,10 +280,14 @@ void World::start_container(size_t index) {
     container.grant = &card;
     KeeperHost& host = static_cast<KeeperHost&>(*keeper_host_);
     container.usage = std::make_shared<SimUsage>(*pages_[index], host, fibres_->profile().syscall_ns);
-    container.share.core_permille = static_cast<uint32_t>(spec.percent * 10 + 0.5);
+    container.share.core_permille = permille_of(spec.percent);
     container.share.weight = spec.weight;
     container.share.high_priority = spec.high_priority;
     keeper_->add(container);
+  }
+  if (spec.lies) {
+    claim_falsely(index);
+    return;
   }
   for (uint32_t i = 0; i < spec.processes; ++i) {
     make_process(index, fibres_->now_ns() + 1'000'000 * i);
@@ -276,7 +298,8 @@ void World::run() {
   struct Action {
     uint64_t at_ns;
     size_t container;
-    enum { kStart, kKill, kFreeze } what;
+    enum { kStart, kKill, kFreeze, kShare } what;
+    double percent = 0;
   };
   std::vector<Action> actions;
   const auto at = [](double seconds) { return kEpochNs + static_cast<uint64_t>(seconds * 1e9); };
@@ -285,6 +308,9 @@ void World::run() {
     actions.push_back({at(spec.start_s), i, Action::kStart});
     if (spec.kill_s) actions.push_back({at(*spec.kill_s), i, Action::kKill});
     if (spec.freeze_s) actions.push_back({at(*spec.freeze_s), i, Action::kFreeze});
+    for (const ContainerSpec::Change& change : spec.changes) {
+      if (change.at_s < scenario_.seconds) actions.push_back({at(change.at_s), i, Action::kShare, change.percent});
+    }
   }
   std::stable_sort(actions.begin(), actions.end(), [](const Action& a, const Action& b) { return a.at_ns < b.at_ns; });
   if (library_ && scenario_.gated) {
@@ -299,6 +325,10 @@ void World::run() {
     if (keeper_ && !keeper_started) {
       keeper_started = true;
       fibres_->start(nullptr, nullptr, [this] { keeper_->run(); }, fibres_->now_ns());
+    }
+    if (action.what == Action::kShare && keeper_) {
+      const ContainerSpec& spec = scenario_.containers[action.container];
+      keeper_->set_share(action.container + 1, {permille_of(action.percent), spec.weight, spec.high_priority});
     }
     for (std::unique_ptr<ProgramProcess>& process : processes_) {
       if (process->container != action.container) continue;

@@ -94,6 +94,7 @@ class World {
   explicit World(const Scenario& scenario) : scenario_(scenario) {}
   void start_container(size_t index);
   void make_process(size_t container, uint64_t at_ns);
+  void claim_falsely(size_t container);
   Bins bins_of(const std::vector<sim::Index>& subjects);
 
   Scenario scenario_;

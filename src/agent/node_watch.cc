@@ -140,9 +140,10 @@ void Node::measure_busy(Grant& grant, size_t index, uint64_t now_ns) {
   if (now_ns <= since_ns) return;
   double share = 100.0 * static_cast<double>(total - since_total) / static_cast<double>(now_ns - since_ns);
   card.utilisation = std::clamp(share, 0.0, 100.0);
-  if (grant.record.kind == core::Kind::kWhole && card.unit != nullptr) {
-    card.utilisation =
-        card.unit->reading.utilisation_percent;  // the card is its alone, and nothing need stand in between
+  // A whole card is its alone; and while the gate is free nobody else is on the card and the programs measure nothing.
+  const bool free = grant.pages->card(static_cast<uint32_t>(index)).gate.load() == page::kGateFree;
+  if ((grant.record.kind == core::Kind::kWhole || free) && card.unit != nullptr) {
+    card.utilisation = card.unit->reading.utilisation_percent;
   }
 }
 

@@ -21,7 +21,9 @@ uint64_t card_offset(uint32_t card) {
   return sizeof(page::UsageHeader) + uint64_t{card} * sizeof(page::UsageCard);
 }
 
-uint32_t gate_word(const core::GateDecision& decision) {
+uint32_t gate_word(const core::GateDecision& decision, uint32_t permille) {
+  // Without a cap and without a neighbour nothing need be measured.
+  if (permille == 0 && !decision.turns && !decision.watch) return page::kGateFree;
   return (decision.turns ? page::kGateTurns : 0u) | (decision.open ? page::kGateOpen : 0u) |
          (decision.lent ? page::kGateLent : 0u) | (decision.armed ? page::kGateArmed : 0u) |
          (decision.long_units ? page::kGateLong : 0u) | (decision.watch ? page::kGateWatch : 0u) |
@@ -222,8 +224,9 @@ void TurnKeeper::write_gates(const core::Arbiter::Outcome& outcome, uint64_t now
       if (grant.turn_end_ns.load(std::memory_order_relaxed) != decision.turn_end_ns) {
         grant.turn_end_ns.store(decision.turn_end_ns);
       }
-      const uint32_t word = gate_word(decision);
+      const uint32_t word = gate_word(decision, member.permille);
       if (word == member.gate) continue;
+      if (word == page::kGateFree) grant.free_count.fetch_add(1);
       member.gate = word;
       grant.gate.store(word);
       host_.wake(&grant.gate);

@@ -45,6 +45,7 @@ struct Segment {
   uint64_t reserved_ns;  // counted in flight
   uint32_t reserved_units;
   uint32_t unknown;     // 1: a unit never measured before
+  uint32_t after_free;  // 1: the stream may hold work from when nothing was measured, before the start marker
   Estimate* first;      // of its first unit
   uint64_t longest_ns;  // longest time measured for any of its functions
   // Filled by launches without a lock: lost counts in a race of two threads on one stream only blur an estimate.
@@ -64,6 +65,7 @@ struct StreamState {
   std::atomic<uint32_t> dead;       // destroyed
   std::atomic<uint32_t> launching;  // launches that passed the gate and are inside the driver: the tail is not yet
   uint32_t depth;                   // segments take up to 2^depth units
+  uint32_t free_seen;               // GrantCard::free_count when a segment was last opened
   bool contiguous;                  // the last command was work: the next segment may begin at its end
   bool dirty;                       // counted in the slot's activity
   uint64_t last_end_ns;             // host time of the last settled end marker
@@ -96,6 +98,8 @@ struct ContextState {
   CUevent next_event;   // base under way
   uint64_t next_before_ns;
   uint64_t base_due_ns;
+  uint64_t base_wanted_ns;  // since when a renewal is tried
+  uint64_t bracket_ns;      // the narrowest time between a base's record and the look that saw it passed; 0: none yet
   double rate;              // host ns per device ns
   uint64_t marker_cost_ns;  // of an empty pair
   CUevent free_events[256];

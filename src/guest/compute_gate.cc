@@ -161,7 +161,6 @@ bool enter_segment(Guest* guest, StreamState* stream, Launch& launch, uint64_t r
                    uint32_t gate, bool waited) {
   StreamOwner owner(stream, guest->seams.waiter);
   if (stream->dead.load(std::memory_order_relaxed) != 0) return false;
-  stream->launching.fetch_add(1, std::memory_order_acq_rel);
   Segment* open = stream->open.load(std::memory_order_relaxed);
   if (open != nullptr && segment_has_room(stream, open, launch.cost_ns)) {
     SpinGuard guard(card_compute(guest, stream->card).lock, guest->seams.waiter);
@@ -178,10 +177,7 @@ bool enter_segment(Guest* guest, StreamState* stream, Launch& launch, uint64_t r
     return true;
   }
   close_segment(guest, stream);
-  if (!open_segment(guest, stream, launch.estimate, launch.cost_ns, reserved_ns, reserved_units, waited)) {
-    stream->launching.fetch_sub(1, std::memory_order_relaxed);
-    return false;
-  }
+  if (!open_segment(guest, stream, launch.estimate, launch.cost_ns, reserved_ns, reserved_units, waited)) return false;
   launch.segment = stream->open.load(std::memory_order_relaxed);
   stream->limit_ns.store(launch.cost_ns == 0 ? 0 : reserved_ns, std::memory_order_relaxed);
   stream->limit_units.store(1u << stream->depth, std::memory_order_relaxed);
@@ -206,6 +202,7 @@ bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
     const uint32_t settled = card_compute(guest, card).settled.load(std::memory_order_acquire);
     governor::Limits limits = governor::read_limits(*guest->cards[card].grant, now);
     follow_limits(guest, card, limits, now);
+    if (limits.gate == page::kGateFree) return false;  // opened for good while we waited: nothing is measured any more
     if (guest->card_count > 1) limits.siblings_ready = siblings_ready(guest, card, now);
     const governor::InFlight in_flight = governor::sum_in_flight(usage);
     governor::Ask ask;
@@ -228,13 +225,19 @@ bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
         units = static_cast<uint32_t>(reserved_ns / ask.estimate_ns);
         if (units == 0) units = 1;
       }
-      if (!reserve(guest, stream, reserved_ns, units, limits.gate, now)) continue;
+      // Before the stream is dirty: the settler must not take a stream for drained whose segment is not open yet.
+      stream->launching.fetch_add(1, std::memory_order_seq_cst);
+      if (!reserve(guest, stream, reserved_ns, units, limits.gate, now)) {
+        stream->launching.fetch_sub(1, std::memory_order_release);
+        continue;
+      }
       if (enter_segment(guest, stream, launch, reserved_ns, units, limits.gate, waiting.counted())) {
         note_prediction(guest, card, now, launch);
         if (!waiting.counted()) settle_card(guest, card);
         wake_settler(guest);
         return true;
       }
+      stream->launching.fetch_sub(1, std::memory_order_release);
       drop_in_flight(guest, card, reserved_ns, units);
       return false;
     }

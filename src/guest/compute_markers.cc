@@ -11,6 +11,8 @@ constexpr uint64_t kBaseLifeNs = 4'000'000'000;
 constexpr uint64_t kFirstBaseLifeNs = 200'000'000;  // soon a second one, for the clock's rate
 constexpr uint64_t kBaseRetryNs = 20'000'000;
 constexpr uint64_t kBaseBracketNs = 40'000;  // a base is placed no less exactly than this, unless there is none
+constexpr uint64_t kBracketSlackNs = 2'000;
+constexpr uint64_t kBasePatienceNs = 1'000'000'000;
 constexpr uint64_t kSetUpWaitNs = 50'000'000;
 constexpr uint64_t kUsualMarkerNs = 1'000;
 constexpr uint64_t kMostMarkerNs = 20'000;
@@ -65,6 +67,9 @@ void take_base(Guest* guest, ContextState* context, CUevent event, uint64_t befo
   }
   if (old != nullptr) give_event(context, old);
   context->base_due_ns = after_ns + (fresh.number == 1 ? kFirstBaseLifeNs : kBaseLifeNs);
+  context->base_wanted_ns = context->base_due_ns;
+  const uint64_t bracket_ns = after_ns - before_ns;
+  if (context->bracket_ns == 0 || bracket_ns < context->bracket_ns) context->bracket_ns = bracket_ns;
 }
 
 }  // namespace
@@ -143,16 +148,21 @@ void renew_base(Guest* guest, ContextState* context, uint64_t now_ns) {
   if (context->ready.load(std::memory_order_acquire) != 2 || context->own_stream == nullptr) return;
   if (now_ns < context->base_due_ns) return;
   context->base_due_ns = now_ns + kBaseRetryNs;
+  // The settler's thread has no current context, and a record needs one.
+  Pushed pushed(guest, context->context);
   CUevent event = take_event(guest, context);
   if (event == nullptr) return;
   const uint64_t before = now_of(guest);
-  if (guest->cuda.cuEventRecord(event, context->own_stream) != CUDA_SUCCESS) return;
-  const uint64_t after = wait_event(guest, event, kBaseBracketNs);
-  if (after != 0) {
+  const bool recorded = guest->cuda.cuEventRecord(event, context->own_stream) == CUDA_SUCCESS;
+  const uint64_t after = recorded ? wait_event(guest, event, kBaseBracketNs) : 0;
+  // Two processes of a container whose bases lie apart would count the edges of a stretch twice: a base is placed about
+  // as exactly as the best one was, unless that does not come about for a second.
+  const uint64_t narrow = context->bracket_ns + context->bracket_ns / 2 + kBracketSlackNs;
+  if (after != 0 && (after - before <= narrow || now_ns - context->base_wanted_ns > kBasePatienceNs)) {
     take_base(guest, context, event, before, after);
     return;
   }
-  // The card is with somebody else just now; another try later. An event may be recorded again at any time.
+  // The card is busy with something else just now; another try later. An event may be recorded again at any time.
   SpinGuard guard(card_compute(guest, context->card).lock, guest->seams.waiter);
   give_event(context, event);
 }

@@ -7,21 +7,34 @@ namespace {
 
 constexpr uint32_t kMostDepth = 8;
 
+// Less than this left in front of a launch, and the stream may run dry before the launch gets to the card.
+constexpr uint64_t kNearlyDryNs = 20'000;
+
+enum class Feed { kDry, kNearlyDry, kBusy };
+
 // Is the stream still busy with what was launched before, so that a new segment may begin at its end? Asking costs a
-// query; without it the time between a drain and its discovery would count as busy.
-bool still_busy(Guest* guest, StreamState* stream) {
+// query; without it the time between a drain and its discovery would count as busy. A stream that is about to run dry
+// gets a marker of its own too: the pause until the launch arrives would count otherwise (1 % with kernels of 5 us).
+Feed feed_of(Guest* guest, StreamState* stream, uint64_t now_ns) {
   CardCompute& card = card_compute(guest, stream->card);
   CUevent last = nullptr;
   Segment* tail = nullptr;
+  uint64_t left_ns = 0;
+  uint64_t ran_ns = 0;
   {
     SpinGuard guard(card.lock, guest->seams.waiter);
     tail = stream->pending_tail;
     if (tail != nullptr) last = tail->end;
+    ran_ns = now_ns > stream->head_since_ns ? now_ns - stream->head_since_ns : 0;
+    for (const Segment* one = stream->pending; one != nullptr && left_ns < ran_ns + kNearlyDryNs; one = one->next) {
+      left_ns += one->used_ns.load(std::memory_order_relaxed);
+    }
   }
-  if (tail == nullptr || last == nullptr) return false;
-  if (guest->cuda.cuEventQuery(last) != CUDA_ERROR_NOT_READY) return false;
+  if (tail == nullptr || last == nullptr) return Feed::kDry;
+  if (guest->cuda.cuEventQuery(last) != CUDA_ERROR_NOT_READY) return Feed::kDry;
   SpinGuard guard(card.lock, guest->seams.waiter);
-  return stream->pending_tail == tail;
+  if (stream->pending_tail != tail) return Feed::kDry;
+  return left_ns < ran_ns + kNearlyDryNs ? Feed::kNearlyDry : Feed::kBusy;
 }
 
 }  // namespace
@@ -77,12 +90,14 @@ bool open_segment(Guest* guest, StreamState* stream, Estimate* estimate, uint64_
   segment->longest_ns = estimate->longest_ns.load(std::memory_order_relaxed);
   segment->used_ns.store(cost_ns == 0 ? reserved_ns : cost_ns, std::memory_order_relaxed);
   segment->units.store(1, std::memory_order_relaxed);
-  const bool busy = still_busy(guest, stream);
-  if (busy && stream->contiguous) {
-    if (stream->depth < kMostDepth) ++stream->depth;
-  } else {
+  const uint32_t free_count = guest->cards[stream->card].grant->free_count.load(std::memory_order_relaxed);
+  segment->after_free = stream->free_seen != free_count ? 1 : 0;
+  stream->free_seen = free_count;
+  const Feed feed = feed_of(guest, stream, segment->launched_ns);
+  if (feed != Feed::kDry && stream->depth < kMostDepth) ++stream->depth;
+  if (feed != Feed::kBusy || !stream->contiguous || segment->after_free != 0) {
     // A stream that ran dry because the gate held it back is as well fed as before.
-    if (!busy && !waited) stream->depth = 0;
+    if (feed == Feed::kDry && !waited) stream->depth = 0;
     segment->start = take_event(guest, stream->context);
     if (segment->start != nullptr && !record_marker(guest, segment->start, stream)) {
       give_event(stream->context, segment->start);

@@ -52,6 +52,17 @@ void add_piece(CardCompute& card, BusyPiece piece) {
   card.pieces[at] = piece;
 }
 
+// Work that a stream held from the time before the gate closed was let through when there was no cap, so it is not
+// charged; but nothing is earned while it runs either, or a queue of a second would be followed by a burst.
+void charge_queue(Guest* guest, const Segment* segment, uint64_t begin_ns) {
+  if (segment->after_free == 0 || begin_ns <= segment->launched_ns) return;
+  const uint32_t card = segment->stream->card;
+  const uint64_t permille = guest->cards[card].grant->core_permille.load(std::memory_order_relaxed);
+  if (permille >= governor::kWholeCard) return;
+  const uint64_t earned = (begin_ns - segment->launched_ns) / governor::kWholeCard * permille;
+  add_piece(card_compute(guest, card), {begin_ns - earned, begin_ns});
+}
+
 // A closed segment whose end marker has passed.
 void settle_segment(Guest* guest, StreamState* stream, Segment* segment, uint64_t now_ns) {
   ContextState* context = stream->context;
@@ -76,6 +87,7 @@ void settle_segment(Guest* guest, StreamState* stream, Segment* segment, uint64_
     }
     const uint32_t permille = guest->compute.measure_permille;
     if (permille != 0) length = length * permille / 1000;
+    charge_queue(guest, segment, begin);
     add_piece(card, {end - length, end});
     if (units != 0 && segment->mixed.load(std::memory_order_relaxed) == 0)
       Estimates::learn(segment->first, length / units);
@@ -145,7 +157,7 @@ bool settle_stream(Guest* guest, StreamState* stream, uint64_t now_ns) {
     any = true;
   }
   SpinGuard guard(card.lock, guest->seams.waiter);
-  if (stream->dirty && stream->pending == nullptr) {
+  if (stream->dirty && stream->pending == nullptr && stream->launching.load(std::memory_order_seq_cst) == 0) {
     stream->dirty = false;
     if ((guest->compute.mutations & kMutateDrain) == 0) {
       own_slot(guest, stream->card).activity.fetch_sub(1, std::memory_order_seq_cst);

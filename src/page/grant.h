@@ -61,7 +61,8 @@ struct alignas(64) GrantCard {
 
   // Line 1: the gate. Futex word: programs wait on `gate`, the agent wakes after each change.
   alignas(64) std::atomic<uint32_t> gate;
-  uint32_t reserved2;
+  // How many times the gate has become kGateFree: what a stream launched meanwhile was neither marked nor measured.
+  std::atomic<uint32_t> free_count;
   std::atomic<uint64_t> turn_end_ns;  // CLOCK_MONOTONIC; meaningful while kGateOpen and kGateTurns
   uint8_t reserved3[48];
 
