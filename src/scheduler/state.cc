@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "core/place.h"
@@ -179,6 +180,12 @@ void State::put_pod(kube::Pod pod) {
     nominated_[entry.pod.nominated_node].insert(uid);
   else
     forget_nomination(entry.pod);
+  auto early = early_refusals_.find(uid);
+  if (early != early_refusals_.end()) {
+    entry.refused = true;
+    std::tie(entry.refused_rule, entry.refused_names) = early->second;
+    early_refusals_.erase(early);
+  }
   if (!pending) {
     entry.refused = false;
     settle(entry);

@@ -198,7 +198,10 @@ class State {
   std::unordered_map<std::string, NodeEntry, NameHash, std::equal_to<>> nodes_;
   std::unordered_map<std::string, PodEntry> pods_;
   std::map<std::string, std::set<std::string>, std::less<>> nominated_;  // node -> uids of pending pods
-  std::map<std::string, DisruptionBudget> budgets_;                      // by namespace/name
+  // Refusals of pods that the watch has not brought (yet): rule and number of names asked about.
+  static constexpr size_t kMaxEarlyRefusals = 4096;
+  std::unordered_map<std::string, std::pair<std::string, size_t>> early_refusals_;
+  std::map<std::string, DisruptionBudget> budgets_;  // by namespace/name
   bool nodes_listed_ = false;
   bool pods_listed_ = false;
   uint32_t next_rank_ = 0;

@@ -23,7 +23,12 @@ FilterAnswer State::refuse_all(const std::vector<std::string_view>& names, const
 
 void State::remember_refusal(const kube::Pod& pod, const std::string& rule, size_t names) {
   auto found = pods_.find(pod.uid);
-  if (found == pods_.end()) return;
+  if (found == pods_.end()) {
+    // Asked before the watch brought it, or after it brought the end: only the watch says which pods there are.
+    if (early_refusals_.size() >= kMaxEarlyRefusals) early_refusals_.clear();
+    early_refusals_[pod.uid] = {rule, names};
+    return;
+  }
   found->second.refused = true;
   found->second.refused_rule = rule;
   found->second.refused_names = names;
@@ -41,7 +46,6 @@ FilterAnswer State::filter(const kube::Pod& pod, const std::vector<std::string_v
     answer.nodes = node_names;
     return answer;
   }
-  if (pods_.find(pod.uid) == pods_.end()) put_pod(pod);  // asked before the watch brought it
   std::span<const int64_t> keys = cluster_.keys(request->total);
   std::vector<std::pair<int64_t, std::string_view>> fitting;
   for (std::string_view name : node_names) {

@@ -162,7 +162,7 @@ TEST_F(StateTest, WakesAtOnceUntilEveryPartOfTheClusterWasAskedAbout) {
   json::Array nodes;
   for (int i = 0; i < 10; ++i) nodes.push_back(node(fmt::format("n{}", i)));
   state_.replace_nodes(nodes);
-  state_.replace_pods({pod({.name = "x", .memory = "30", .node = "n0"})});
+  state_.replace_pods({pod({.name = "x", .memory = "30", .node = "n0"}), pod({.name = "p"})});
   EXPECT_TRUE(state_.filter(decoded({.name = "p"}), {"n0"}).nodes.empty());
   int64_t now_ms = 0;
   for (int wake = 0; wake < 11; ++wake, now_ms += 100) {
@@ -189,6 +189,20 @@ TEST_F(StateTest, UnreachedPodsAreLookedAtInTurn) {
   }
   EXPECT_EQ(told, 25u);
   EXPECT_TRUE(state_.unreached_pods(6'000).empty());
+}
+
+TEST_F(StateTest, AQuestionAboutAPodMakesNoPod) {
+  state_.replace_nodes({node("a")});
+  state_.replace_pods({});
+  bind({.name = "x", .memory = "30"}, "a");
+  EXPECT_TRUE(state_.filter(decoded({.name = "gone"}), {"a"}).nodes.empty());  // its deletion came first
+  EXPECT_EQ(state_.counts().pods, 1u);
+  EXPECT_TRUE(state_.counts().waiting_by_rule.empty());
+  EXPECT_TRUE(state_.filter(decoded({.name = "new"}), {"a"}).nodes.empty());  // the watch is behind
+  state_.pod_changed(pod({.name = "new"}));
+  EXPECT_EQ(state_.counts().waiting_by_rule.size(), 1u);
+  state_.pod_deleted("uid-x");
+  EXPECT_EQ(state_.pods_to_wake(0).size(), 1u);
 }
 
 TEST_F(StateTest, PreemptionMovesVictimsOntoOneCard) {
