@@ -19,7 +19,7 @@ CASES = [
     ("measurement 10 % too low", "lone-30-log-normal", {"measure_permille": 900}),
     ("measurement 10 % too low", "settle-log-normal", {"measure_permille": 900}),
     ("marker cost not subtracted", "settle-5us", {"mutations": 1}),
-    ("drain reported at once", "turns-70-30", {"mutations": 4}),
+    ("drain reported at once", "turns-4x25", {"mutations": 4}),
 ]
 
 
