@@ -38,6 +38,21 @@ TEST(Yaml, FaultsNameTheLine) {
   EXPECT_NE(yaml::parse_documents("#\n,").error().message.find("line 2"), std::string::npos);  // once endless
 }
 
+TEST(Yaml, WhatIsWrittenReadsBackTheSame) {
+  const char* text =
+      R"({"kind":"Inspection","n":-3,"big":9007199254740993,"yes":true,"none":null,"share":0.25,"list":[1,"two",[]],
+      "texts":["10","0x1f","no","","- a","a: b","tab\tline\nend","GPU-1","node-a","1e3","~","null","\u00e9"],
+      "empty":{},"nodes":[{"name":"a","cards":[{"index":0}]}]})";
+  const json::Value value = *json::parse(text);
+  const std::string written = yaml::to_string(value);
+  Result<std::vector<json::Value>> read = yaml::parse_documents(written);
+  ASSERT_TRUE(read) << written << read.error().message;
+  ASSERT_EQ(read->size(), 1u);
+  EXPECT_EQ(json::to_string(read->front()), json::to_string(value)) << written;
+  EXPECT_EQ(yaml::to_string(*json::parse(R"({"a":[{"b":"x","c":"1"}],"d":[]})")),
+            "a:\n  - b: x\n    c: \"1\"\nd: []\n");
+}
+
 TEST(Files, WritesAreWholeOrNothing) {
   std::string path = std::string(std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp") + "/sluice_files_test";
   ASSERT_TRUE(write_file_atomic(path, "one").ok());

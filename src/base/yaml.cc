@@ -4,6 +4,7 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <cctype>
 #include <charconv>
 #include <sstream>
 
@@ -99,7 +100,55 @@ void take_census(const std::string& text) {
   }
 }
 
+// Texts that some reader of YAML 1.1 or 1.2 takes for a boolean, a null or a number.
+bool needs_quotes(std::string_view text) {
+  if (text.empty() || std::isalpha(static_cast<unsigned char>(text.front())) == 0) return true;
+  for (char c : text) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && std::string_view("_./-").find(c) == std::string_view::npos)
+      return true;
+  }
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const char* word : {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}) {
+    if (lower == word) return true;
+  }
+  return false;
+}
+
+void emit(YAML::Emitter& out, const json::Value& value) {
+  if (value.is_object()) {
+    if (value.get_object().empty()) out << YAML::Flow;
+    out << YAML::BeginMap;
+    for (const auto& member : value.get_object()) {
+      out << YAML::Key << std::string(member.key()) << YAML::Value;
+      emit(out, member.value());
+    }
+    out << YAML::EndMap;
+  } else if (value.is_array()) {
+    if (value.get_array().empty()) out << YAML::Flow;
+    out << YAML::BeginSeq;
+    for (const json::Value& item : value.get_array()) emit(out, item);
+    out << YAML::EndSeq;
+  } else if (value.is_string()) {
+    const std::string text(value.get_string());
+    if (needs_quotes(text)) out << YAML::DoubleQuoted;
+    out << text;
+  } else if (value.is_null()) {
+    out << YAML::Null;
+  } else if (value.is_double()) {
+    out << fmt::format("{}", value.get_double());
+  } else {
+    out << json::to_string(value);  // whole numbers and booleans are written alike
+  }
+}
+
 }  // namespace
+
+std::string to_string(const json::Value& value) {
+  YAML::Emitter out;
+  emit(out, value);
+  return std::string(out.c_str()) + "\n";
+}
 
 Result<std::vector<json::Value>> parse_documents(std::string_view text) {
   if (text.size() > kMaxBytes)

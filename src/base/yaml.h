@@ -2,6 +2,7 @@
 // type.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,5 +15,9 @@ namespace sluice::yaml {
 // booleans or null by YAML's core rules; quoted ones stay strings. Errors name line and column.
 // Bounds: 4 MiB of text, 64 levels of nesting; aliases are refused (a small file could expand without end).
 Result<std::vector<json::Value>> parse_documents(std::string_view text);
+
+// One document in block style, keys in the value's order; strings that a reader could take for another kind are quoted.
+// Ends with a newline.
+std::string to_string(const json::Value& value);
 
 }  // namespace sluice::yaml
