@@ -152,7 +152,11 @@ Result<Allocation> read_allocation(const std::map<std::string, std::string>& ann
     return permission(
         fmt::format("annotation {} is not signed by the scheduler for this pod on this node", kAnnotationAllocation));
   }
-  Result<json::Value> value = json::parse(record->second);
+  return parse_allocation(record->second);
+}
+
+Result<Allocation> parse_allocation(const std::string& record) {
+  Result<json::Value> value = json::parse(record);
   if (!value) return std::move(value).error();
   return from_json(*value);
 }

@@ -55,4 +55,8 @@ std::map<std::string, std::string> to_annotations(const Allocation& allocation, 
 Result<Allocation> read_allocation(const std::map<std::string, std::string>& annotations, const std::string& pod_uid,
                                    const std::string& node_name, const Verifier& verifier);
 
+// The text of annotation kAnnotationAllocation as it stands, for viewers that hold no key; nothing may be granted by
+// it.
+Result<Allocation> parse_allocation(const std::string& record);
+
 }  // namespace sluice::kube

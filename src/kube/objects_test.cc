@@ -106,6 +106,8 @@ TEST(AllocationRecord, IsReadBackAndNamesCardsByUuid) {
   EXPECT_EQ(record.annotations[kAnnotationAckCore], R"({"1":{"1":30},"2":{"1":5}})");
   EXPECT_EQ(record.annotations["ALIYUN_COM_GPU_MEM_IDX"], "1");
   EXPECT_EQ(record.annotations["ALIYUN_COM_GPU_MEM_DEV"], "31");
+  EXPECT_EQ(*parse_allocation(record.annotations[kAnnotationAllocation]), record.allocation);
+  EXPECT_FALSE(parse_allocation(R"({"version":2})").ok());
 }
 
 TEST(AllocationRecord, AnyChangeBreaksTheSignature) {
