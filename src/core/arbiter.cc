@@ -7,7 +7,9 @@ namespace sluice::core {
 namespace {
 
 constexpr uint32_t kWhole = 1000;
-constexpr double kLeastShare = 0.01;  // of an uncapped container beside capped ones that fill the card
+constexpr double kPriorityLags = 5;    // the lag kept while somebody has high priority
+constexpr double kPriorityLead = 0.8;  // of it, how far a high priority may go ahead
+constexpr double kLeastShare = 0.01;   // of an uncapped container beside capped ones that fill the card
 
 }  // namespace
 
@@ -88,16 +90,22 @@ double Arbiter::share(size_t index) const {
 void Arbiter::observe(uint64_t now_ns, std::span<const ContainerView> views) {
   active_ = 0;
   long_units_ = false;
+  priorities_ = std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.high_priority; });
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     const ContainerView& view = views[i];
+    const bool slept = !is_active(i, now_ns);
     if (view.waiting || view.dirty) entry.last_active_ns = now_ns;
     const bool active = is_active(i, now_ns);
     if (active) ++active_;
     if (active && view.longest_unit_ns > settings_.long_unit_ns) long_units_ = true;
     const bool eligible = view.waiting && (view.resume_ns <= now_ns || entry.permille == 0);
     if (!eligible) entry.eligible_since_ns = 0;
-    if (eligible && entry.eligible_since_ns == 0) entry.eligible_since_ns = now_ns;
+    if (eligible && entry.eligible_since_ns == 0) {
+      entry.eligible_since_ns = now_ns;
+      // What it misses from here on counts against a high priority that keeps it waiting; what it slept does not.
+      if (priorities_ && slept) entry.finish = std::max(entry.finish, virtual_time_);
+    }
     if (entry.laggard_since_ns != 0) {
       const uint64_t overlap = now_ns - entry.laggard_since_ns;
       entry.counters.overlap_ns += overlap;
@@ -107,13 +115,15 @@ void Arbiter::observe(uint64_t now_ns, std::span<const ContainerView> views) {
   }
 }
 
-// Up to which tag a high priority comes first: four lags beyond the one that has waited most.
+// Up to which tag a high priority comes first: four lags beyond the one that has waited most. Less than the lag that is
+// kept (lag_tag), or what a waiting one has missed would be forgotten while it waits, and an uncapped container of high
+// priority would keep the card for good.
 void Arbiter::limit_priority(std::span<const ContainerView> views) {
   priority_until_ = std::numeric_limits<double>::infinity();
+  if (!priorities_) return;
   for (size_t i = 0; i < entries_.size(); ++i) {
-    if (entries_[i].high_priority || !views[i].waiting) continue;
-    const double lead = 4 * static_cast<double>(settings_.lag_ns) / std::max(0.05, share(i));
-    priority_until_ = std::min(priority_until_, start_tag(i) + lead);
+    if (entries_[i].high_priority || entries_[i].eligible_since_ns == 0 || !views[i].waiting) continue;
+    priority_until_ = std::min(priority_until_, start_tag(i) + lag_tag(i) * kPriorityLead);
   }
 }
 
@@ -136,9 +146,14 @@ int Arbiter::class_of(size_t index, const ContainerView& view, uint64_t at_ns) c
   return entry.high_priority && start_tag(index) <= priority_until_ ? 3 : 2;
 }
 
-double Arbiter::start_tag(size_t index) const {
+// How far the tag may lag. A high priority may come first for longer than a turn or four (its burst, all at once).
+double Arbiter::lag_tag(size_t index) const {
   const double lag = static_cast<double>(settings_.lag_ns) / std::max(0.05, share(index));
-  return std::max(entries_[index].finish, virtual_time_ - lag);
+  return priorities_ ? lag * kPriorityLags : lag;
+}
+
+double Arbiter::start_tag(size_t index) const {
+  return std::max(entries_[index].finish, virtual_time_ - lag_tag(index));
 }
 
 // Who should have the card at `at_ns`, -1 for nobody. With `holder_continues` the present holder counts as waiting.

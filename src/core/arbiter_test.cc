@@ -236,6 +236,18 @@ TEST(Arbiter, HighPriorityRunsFirstWithinItsBudget) {
   EXPECT_LT(model.arbiter().counters(0).longest_wait_ns, 3'000'000u);
 }
 
+TEST(Arbiter, HighPriorityWithoutACapLeavesTheOthersTheirShares) {
+  for (const uint32_t permille : {50u, 500u, 900u}) {
+    Program server = capped(0, 200'000);
+    server.high_priority = true;
+    Model model(ComputePolicy::kFixed, {server, capped(permille)});
+    model.run(3 * kSecondNs);
+    model.forget();
+    model.run(8 * kSecondNs);
+    EXPECT_NEAR(model.share(1), permille / 1000.0, 0.01) << permille;
+  }
+}
+
 TEST(Arbiter, BurstLendsIdleTimeAndTakesItBack) {
   Model model(ComputePolicy::kBurst, {capped(300), capped(500)});
   // The second comes and goes within the window in which both count as active.
