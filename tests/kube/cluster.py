@@ -38,9 +38,9 @@ def cache_root():
     return Path(os.environ.get("SLUICE_KUBE_CACHE", SOURCE / "build" / "kube"))
 
 
-def content_key(folder):
+def content_key(folder, names=("go.mod", "go.sum", "main.go")):
     digest = hashlib.sha256()
-    for name in ("go.mod", "go.sum", "main.go"):
+    for name in names:
         digest.update((folder / name).read_bytes())
     return digest.hexdigest()[:16]
 
@@ -176,11 +176,13 @@ class Cluster:
         self.stop(keep=True)
         fail(f"{what} was not ready within {seconds} s; see {self.directory}/logs/{log_name}.log")
 
-    def start(self, scheduler_config=None, scheduler=True, controller_manager=True, apiserver_arguments=()):
+    def start(self, scheduler_config=None, scheduler=True, controller_manager=True, apiserver_arguments=(), api_port=None):
+        """api_port: the API server's port, a free one by default."""
         self.programs = build()
         self.directory.mkdir(parents=True, exist_ok=True)
-        authority = Authority(self.directory / "pki")
-        client_port, peer_port, api_port, manager_port, scheduler_port = free_ports(5)
+        self.authority = authority = Authority(self.directory / "pki")
+        client_port, peer_port, free_port, manager_port, scheduler_port = free_ports(5)
+        api_port = api_port or free_port
         pki = self.directory / "pki"
         server = f"https://127.0.0.1:{api_port}"
         names = "IP:127.0.0.1,IP:10.0.0.1,DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc"

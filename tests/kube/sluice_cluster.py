@@ -71,7 +71,7 @@ def free_port():
 
 
 class SluiceCluster:
-    def __init__(self, scheduler_arguments=(), sampling=None, config=None, keep=False, tls=False):
+    def __init__(self, scheduler_arguments=(), sampling=None, config=None, keep=False, tls=False, **control_plane_options):
         """tls: the extender speaks HTTPS and knows kube-scheduler by its certificate; needed for the webhook."""
         self.build = Path(os.environ["SLUICE_BUILD"])
         self.directory = Path(tempfile.mkdtemp(prefix="sluice-kube-"))
@@ -87,7 +87,7 @@ class SluiceCluster:
             self.use_tls(config)
         (self.directory / "scheduler.json").write_text(json.dumps(config))
         self.control = control_plane.Cluster(self.directory / "cluster")
-        self.control.start(scheduler_config=self.directory / "scheduler.json")
+        self.control.start(scheduler_config=self.directory / "scheduler.json", **control_plane_options)
         state = self.control.state()
         self.programs = state["programs"]
         self.kubeconfig = state["kubeconfig"]
