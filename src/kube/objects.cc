@@ -83,6 +83,25 @@ bool kept_annotation(std::string_view key) {
          key.starts_with("gpushare.alibabacloud.com/") || key.starts_with("ALIYUN_COM_GPU_");
 }
 
+// Whether a container that asks was ever created: only then the runtime has given it an id. A status that cannot be
+// read says nothing.
+bool asking_container_created(const json::Object& status, const core::PodText& text) {
+  for (const char* key : {"initContainerStatuses", "containerStatuses"}) {
+    const json::Value* list = status.if_contains(key);
+    if (list == nullptr || !list->is_array()) continue;
+    for (const json::Value& item : list->get_array()) {
+      if (!item.is_object()) continue;
+      Result<std::string> name = json::get_string_or(item.get_object(), "name", "");
+      Result<std::string> id = json::get_string_or(item.get_object(), "containerID", "");
+      if (!name || !id || id->empty()) continue;
+      for (const core::ContainerText& container : text.containers) {
+        if (container.name == *name && (container.memory_units || container.core_percent)) return true;
+      }
+    }
+  }
+  return false;
+}
+
 int64_t whole_number(const std::string& text, int64_t fallback) {
   int64_t value = 0;
   auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -201,6 +220,7 @@ Result<Pod> decode_pod(const json::Value& object) {
   Result<core::PodText> text = decode_pod_text(**spec, **label_object);
   if (!text) return std::move(text).error();
   pod.text = *std::move(text);
+  pod.started = asking_container_created(**status, pod.text);
   return pod;
 }
 

@@ -10,6 +10,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "kube/lease.h"
+#include "scheduler/adopter.h"
 #include "scheduler/service.h"
 
 namespace sluice::scheduler {
@@ -127,10 +128,11 @@ int run(Options options) {
   };
 
   Binder binder(state, *endpoint, *signer, leading);
+  Adopter adopter(state, *endpoint, *signer, options.event_source, leading);
   Watchers watchers(state, *endpoint, options.event_source, leading);
   Extender extender(state, options.state.nodes, [&binder](const BindRequest& request) { return binder.bind(request); });
   Webhook webhook(state, options.webhook);
-  Service service({state, extender, webhook, watchers, binder, leading, leader_url, options.forward});
+  Service service({state, extender, webhook, watchers, binder, adopter, leading, leader_url, options.forward});
   auto server =
       HttpServer::start(options.server, [&service](const ServerRequest& request) { return service.handle(request); });
   if (!server) return complain(server.error());

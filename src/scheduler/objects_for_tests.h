@@ -36,6 +36,9 @@ struct PodSpec {
   std::string nominated = "";
   std::string phase = "Pending";
   std::map<std::string, std::string> annotations = {};
+  std::string resource_version = "";
+  bool started = false;  // its container was created
+  std::string created = "";
 };
 
 inline json::Value pod(const PodSpec& spec) {
@@ -45,14 +48,21 @@ inline json::Value pod(const PodSpec& spec) {
   json::Object annotations;
   for (const auto& [key, value] : spec.annotations) annotations[key] = value;
   return json::Object{
-      {"metadata",
-       json::Object{
-           {"uid", "uid-" + spec.name}, {"namespace", "d"}, {"name", spec.name}, {"annotations", annotations}}},
+      {"metadata", json::Object{{"uid", "uid-" + spec.name},
+                                {"namespace", "d"},
+                                {"name", spec.name},
+                                {"annotations", annotations},
+                                {"resourceVersion", spec.resource_version},
+                                {"creationTimestamp", spec.created}}},
       {"spec", json::Object{{"nodeName", spec.node},
                             {"priority", spec.priority},
                             {"containers", json::Array{json::Object{
                                                {"name", "c"}, {"resources", json::Object{{"limits", limits}}}}}}}},
-      {"status", json::Object{{"phase", spec.phase}, {"nominatedNodeName", spec.nominated}}}};
+      {"status", json::Object{{"phase", spec.phase},
+                              {"nominatedNodeName", spec.nominated},
+                              {"containerStatuses",
+                               json::Array{json::Object{{"name", "c"},
+                                                        {"containerID", spec.started ? "containerd://1" : ""}}}}}}};
 }
 
 inline kube::Pod decoded(const PodSpec& spec) {

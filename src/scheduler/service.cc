@@ -139,6 +139,8 @@ ServerResponse Service::metrics() const {
        static_cast<double>(parts_.binder.conflicts())},
       {"sluice_scheduler_bind_unknown_total", "counter", "Bindings that got no definite answer.",
        static_cast<double>(parts_.binder.unknown())},
+      {"sluice_scheduler_adopted_pods_total", "counter", "Pods bound without Sluice that were given cards.",
+       static_cast<double>(parts_.adopter.adopted())},
       {"sluice_scheduler_wakes_total", "counter", "Waiting pods woken because they would fit.",
        static_cast<double>(parts_.watchers.wakes())},
       {"sluice_scheduler_watch_errors_total", "counter", "Watches that ended with an error.",

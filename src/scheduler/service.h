@@ -13,6 +13,7 @@
 #include <string>
 
 #include "kube/http_client.h"
+#include "scheduler/adopter.h"
 #include "scheduler/binder.h"
 #include "scheduler/extender.h"
 #include "scheduler/state.h"
@@ -38,6 +39,7 @@ class Service {
     Webhook& webhook;
     const Watchers& watchers;
     const Binder& binder;
+    const Adopter& adopter;
     std::function<bool()> leading;
     std::function<std::string()> leader_url;  // empty: unknown or ourselves
     kube::Endpoint forward_template;          // certificates for talking to the leader; its server is filled in

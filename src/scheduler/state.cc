@@ -197,6 +197,7 @@ void State::remove_pod(const std::string& uid) {
   if (found == pods_.end()) return;
   let_go(found->second);
   forget_nomination(found->second.pod);
+  orphans_.erase(uid);
   pods_.erase(found);
 }
 
@@ -210,6 +211,14 @@ void State::forget_nomination(const kube::Pod& pod) {
 // A bound pod holds what its record says if the record is authentic and names cards that are there; else the worst
 // case.
 void State::settle(PodEntry& entry) {
+  count_bound(entry);
+  if (is_orphan(entry))
+    orphans_.insert(entry.pod.uid);
+  else
+    orphans_.erase(entry.pod.uid);
+}
+
+void State::count_bound(PodEntry& entry) {
   if (!entry.request.ok() || entry.request->total.kind == core::Kind::kNone) {
     if (entry.pod.asks()) entry.untrusted = "the request is invalid";
     let_go(entry);
@@ -223,6 +232,7 @@ void State::settle(PodEntry& entry) {
       verifier_ ? kube::read_allocation(entry.pod.annotations, entry.pod.uid, node_name, *verifier_)
                 : Result<kube::Allocation>(internal("no public key is configured"));
   if (record) {
+    entry.record_seen = true;
     for (const kube::CardShare& card : record->cards)
       placement.shares.push_back({card.index, card.units, 0, card.core_milli});
     auto node = nodes_.find(node_name);

@@ -6,6 +6,10 @@
 // trusted, at its worst case: its request on every card, since it may be on any. A node is always worked out anew from
 // its description and its pods (at most some dozens), so that no sequence of events can leave a remainder.
 //
+// A pod bound without us (spec.nodeName, another scheduler) has no record and none of its containers starts, since
+// agents give cards for authentic records alone. It is given cards later (adoption) if some fit. A pod whose record was
+// seen once, or whose containers run, is never adopted: it may have cards that its record no longer shows.
+//
 // Pending pods of equal or higher priority that are nominated to a node are counted when that node is asked about:
 // kube-scheduler's own filters do so and extenders are not told.
 //
@@ -106,6 +110,20 @@ class State {
   };
   std::vector<Unreached> unreached_pods(int64_t now_ms);
 
+  // Pods bound without us, each looked at once in a state of the cluster, whoever was looked at longest ago first:
+  // either cards are chosen (`plan`, and the pod is being adopted until adoption_ended), or `reason` says for the first
+  // time why none fits. Nothing is counted differently before learn_pod or the watch brings the record.
+  struct Orphan {
+    Waiting pod;
+    std::string node_name;
+    std::string resource_version;  // that the decision rests on
+    std::optional<BindPlan> plan;
+    std::string reason;
+  };
+  std::optional<Orphan> next_orphan(int64_t now_ms);
+  // The PATCH was answered, or looked after; the next one for this pod not before `retry_at_ms`.
+  void adoption_ended(const std::string& uid, int64_t retry_at_ms);
+
   // Why no node of the cluster can ever take this request; empty when one can, or when no node offers cards yet.
   std::string never_fits(const core::Request& request);
 
@@ -142,8 +160,13 @@ class State {
     std::string node_name;      // where it holds something
     core::Placement placement;  // what it holds; with worst_case: on every card
     bool worst_case = false;
-    std::string untrusted;  // why the record is not believed
-    bool refused = false;   // a filter said no and it waits
+    std::string untrusted;                        // why the record is not believed
+    bool record_seen = false;                     // an authentic record of this pod was there once
+    bool being_adopted = false;                   // a PATCH with cards is on its way
+    std::optional<uint64_t> adoption_generation;  // when last looked at
+    int64_t next_adoption_ms = 0;
+    std::string adoption_told;
+    bool refused = false;  // a filter said no and it waits
     std::string refused_rule;
     uint64_t woken_generation = 0;
     int64_t next_wake_ms = 0;
@@ -170,6 +193,7 @@ class State {
 
   // All below: mutex_ held.
   std::string unit_name() const;  // of memory, in texts
+  static std::vector<std::string> container_names(const kube::Pod& pod);
   void put_node(const json::Value& object);
   void remove_node(const std::string& name);
   void put_pod(kube::Pod pod);
@@ -179,7 +203,10 @@ class State {
   void hold(PodEntry& entry, Holding holding, const std::string& node_name);
   void let_go(PodEntry& entry);
   void settle(PodEntry& entry);
+  void count_bound(PodEntry& entry);
   void recompute(const std::string& node_name);
+  bool is_orphan(const PodEntry& entry) const;
+  Orphan look_at_orphan(PodEntry& entry) const;
   core::Node node_state(const NodeEntry& node, const std::set<std::string>& without = {}) const;
   std::optional<core::Node> with_nominated(std::string_view node_name, const kube::Pod& asker) const;
   FilterAnswer refuse_all(const std::vector<std::string_view>& names, const std::string& reason) const;
@@ -198,6 +225,7 @@ class State {
   std::unordered_map<std::string, NodeEntry, NameHash, std::equal_to<>> nodes_;
   std::unordered_map<std::string, PodEntry> pods_;
   std::map<std::string, std::set<std::string>, std::less<>> nominated_;  // node -> uids of pending pods
+  std::set<std::string> orphans_;  // uids of pods bound without us that may be given cards
   // Refusals of pods that the watch has not brought (yet): rule and number of names asked about.
   static constexpr size_t kMaxEarlyRefusals = 4096;
   std::unordered_map<std::string, std::pair<std::string, size_t>> early_refusals_;

@@ -135,6 +135,14 @@ std::vector<std::pair<std::string_view, int64_t>> State::rank(const kube::Pod& p
   return out;
 }
 
+std::vector<std::string> State::container_names(const kube::Pod& pod) {
+  std::vector<std::string> names;
+  for (const core::ContainerText& container : pod.text.containers) {
+    if (container.role == core::ContainerRole::kMain) names.push_back(container.name);
+  }
+  return names;
+}
+
 Result<BindPlan> State::plan_bind(const std::string& uid, const std::string& node_name) {
   std::lock_guard lock(mutex_);
   auto found = pods_.find(uid);
@@ -163,10 +171,7 @@ Result<BindPlan> State::plan_bind(const std::string& uid, const std::string& nod
     if (!decision) return internal("the node was refused and accepted in the same state");
     placement = decision->placement;
   }
-  BindPlan plan{state, *pod.request, placement, {}};
-  for (const core::ContainerText& container : pod.pod.text.containers) {
-    if (container.role == core::ContainerRole::kMain) plan.container_names.push_back(container.name);
-  }
+  BindPlan plan{state, *pod.request, placement, container_names(pod.pod)};
   pod.placement = placement;
   pod.worst_case = false;
   pod.binding = true;

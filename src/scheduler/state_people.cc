@@ -135,6 +135,10 @@ Result<json::Object> State::explain(const std::string& name_space, const std::st
     out["state"] = pod->holding == Holding::kBound ? "bound" : "being bound";
     out["node"] = pod->node_name;
     if (!pod->untrusted.empty()) out["problem"] = pod->untrusted;
+    if (!pod->adoption_told.empty()) {
+      out["state"] = "bound without Sluice and waiting for a card";
+      out["reason"] = pod->adoption_told;
+    }
     return out;
   }
   const core::Request& request = pod->request->total;

@@ -119,6 +119,74 @@ TEST_F(StateTest, AForgedRecordFreesNothingAndGivesNothing) {
   EXPECT_EQ(free_of("a"), "0/0 0/0 ");
 }
 
+TEST_F(StateTest, APodBoundWithoutUsIsGivenACard) {
+  state_.replace_nodes({node("a", 2)});
+  state_.replace_pods({});
+  bind({.name = "x", .memory = "15", .core = "20"}, "a");
+  state_.pod_changed(
+      pod({.name = "first", .memory = "20", .core = "20", .node = "a", .created = "2026-01-01T00:00:00Z"}));
+  state_.pod_changed(
+      pod({.name = "second", .memory = "12", .core = "20", .node = "a", .created = "2026-01-02T00:00:00Z"}));
+  // Each is counted on every card, yet neither holds one: the other does not stand in its way.
+  std::optional<State::Orphan> orphan = state_.next_orphan(0);
+  ASSERT_TRUE(orphan && orphan->plan);
+  EXPECT_EQ(orphan->pod.name, "first");
+  ASSERT_EQ(orphan->plan->placement.shares.size(), 1u);
+  EXPECT_EQ(orphan->plan->placement.shares[0].card_index, 1);
+  // While its PATCH is on its way it is counted on both cards, so the second one finds none.
+  orphan = state_.next_orphan(0);
+  ASSERT_TRUE(orphan);
+  EXPECT_FALSE(orphan->plan);
+  EXPECT_EQ(orphan->pod.name, "second");
+  EXPECT_NE(orphan->reason.find("card memory: needs 12 GiB"), std::string::npos) << orphan->reason;
+  EXPECT_FALSE(state_.next_orphan(0));
+  // The watch brings the record: now the second one fits beside x.
+  PodSpec first{.name = "first", .memory = "20", .core = "20", .node = "a"};
+  kube::Allocation record;
+  record.cards = {{1, "GPU-1", 20, 200}};
+  record.containers["c"] = record.cards;
+  core::Node described = kube::decode_node(node("a", 2), {})->node;
+  first.annotations = kube::to_annotations(record, described, {"c"}, "uid-first", signer_, 1);
+  state_.pod_changed(pod(first));
+  state_.adoption_ended("uid-first", 0);
+  orphan = state_.next_orphan(0);
+  ASSERT_TRUE(orphan && orphan->plan) << orphan->reason;
+  EXPECT_EQ(orphan->pod.name, "second");
+  // Not believed any more: counted everywhere, but never given another card.
+  first.annotations.erase("sluice.dev/allocation");
+  state_.pod_changed(pod(first));
+  EXPECT_EQ(state_.counts().untrusted_records, 2u);
+  state_.adoption_ended("uid-second", 0);
+  while ((orphan = state_.next_orphan(1))) EXPECT_NE(orphan->pod.name, "first");
+}
+
+TEST_F(StateTest, WhatRunsWithoutARecordIsCountedAndLeftAlone) {
+  state_.replace_nodes({node("a", 2)});
+  state_.replace_pods({pod({.name = "runs", .node = "a", .phase = "Running", .started = true})});
+  EXPECT_FALSE(state_.next_orphan(0));
+  EXPECT_EQ(free_of("a"), "21/70 21/70 ");
+}
+
+TEST_F(StateTest, OrphansSayOnceWhyTheyWaitAndAreLookedAtAfterEveryChange) {
+  state_.replace_nodes({node("a", 1)});
+  state_.replace_pods({pod({.name = "odd", .core = "33", .node = "a"})});
+  bind({.name = "x", .memory = "25"}, "a");
+  state_.pod_changed(pod({.name = "p", .node = "a"}));
+  std::set<std::string> reasons;
+  while (std::optional<State::Orphan> orphan = state_.next_orphan(0)) reasons.insert(orphan->reason);
+  ASSERT_EQ(reasons.size(), 2u);
+  EXPECT_NE(reasons.rbegin()->find("have 33"), std::string::npos) << *reasons.rbegin();
+  EXPECT_EQ(*reasons.begin(), "card memory: needs 10 GiB on one card, most free on any card 6 GiB");
+  json::Object said = *state_.explain("d", "p");
+  EXPECT_EQ(said["state"].get_string(), "bound without Sluice and waiting for a card");
+  state_.pod_changed(pod({.name = "other", .memory = "2", .core = "5"}));  // changes nothing on the node
+  EXPECT_FALSE(state_.next_orphan(0));
+  state_.pod_deleted("uid-x");
+  std::optional<State::Orphan> orphan = state_.next_orphan(0);
+  ASSERT_TRUE(orphan && orphan->plan);
+  EXPECT_EQ(orphan->pod.name, "p");
+}
+
 TEST_F(StateTest, NominatedPodsAreCounted) {
   state_.replace_nodes({node("a")});
   state_.replace_pods({pod({.name = "high", .memory = "25", .priority = 10, .nominated = "a"})});

@@ -1,9 +1,7 @@
 #include "scheduler/watchers.h"
 
-#include <fmt/chrono.h>
-#include <fmt/format.h>
-
 #include "base/log.h"
+#include "scheduler/event_writer.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -121,27 +119,7 @@ void Watchers::wake(const State::Waiting& pod) {
 }
 
 void Watchers::tell(const State::Unreached& unreached) {
-  const State::Waiting& pod = unreached.pod;
-  auto now = std::chrono::system_clock::now();
-  std::string time = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)));
-  json::Object event{
-      {"apiVersion", "v1"},
-      {"kind", "Event"},
-      {"metadata", json::Object{{"generateName", pod.name.substr(0, 200) + "."}, {"namespace", pod.name_space}}},
-      {"involvedObject",
-       json::Object{
-           {"apiVersion", "v1"}, {"kind", "Pod"}, {"namespace", pod.name_space}, {"name", pod.name}, {"uid", pod.uid}}},
-      {"reason", "FailedScheduling"},
-      {"message", unreached.text.substr(0, 1000)},
-      {"type", "Warning"},
-      {"source", json::Object{{"component", event_source_}}},
-      {"reportingComponent", event_source_},
-      {"firstTimestamp", time},
-      {"lastTimestamp", time},
-      {"count", 1}};
-  kube::ApiAnswer answer =
-      api_.create(fmt::format("/api/v1/namespaces/{}/events", kube::url_encode(pod.name_space)), event);
-  if (!answer.ok()) log::warning("event not written", {{"pod", pod.name}, {"reason", answer.message}});
+  write_event(api_, event_source_, {unreached.pod, "Warning", "FailedScheduling", unreached.text});
 }
 
 }  // namespace sluice::scheduler

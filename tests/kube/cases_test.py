@@ -25,9 +25,10 @@ def check_pod(cluster, pod):
     assert "rejected" not in wanted, "the API server took it"
     name = pod["name"]
     if "event" in wanted:
+        bound = wanted.get("node")  # with a node: bound there, and told something all the same
         wait_until(lambda: any(wanted["event"] in text for text in cluster.events_of(name)), 15,
                    f"an event of {name} with '{wanted['event']}'; there are {cluster.events_of(name)}")
-        assert cluster.node_of(name) is None, f"{name} was bound to {cluster.node_of(name)}"
+        assert cluster.node_of(name) == bound, f"{name} is on {cluster.node_of(name)}, expected {bound}"
         return
     node = cluster.wait_bound(name)
     assert node == wanted["node"], f"{name} is on {node}, expected {wanted['node']}"
