@@ -7,9 +7,11 @@ namespace sluice::core {
 namespace {
 
 constexpr uint32_t kWhole = 1000;
-constexpr double kPriorityLags = 5;    // the lag kept while somebody has high priority
-constexpr double kPriorityLead = 0.8;  // of it, how far a high priority may go ahead
-constexpr double kLeastShare = 0.01;   // of an uncapped container beside capped ones that fill the card
+constexpr double kPriorityLead = 4;  // lags by which a high priority may go ahead of those who wait
+// The losses of hand-overs, per ns of wall time, beside a high priority with and without a cap.
+constexpr double kForgivenCapped = 0.03;
+constexpr double kForgivenUncapped = 0.005;
+constexpr double kLeastShare = 0.01;  // of an uncapped container beside capped ones that fill the card
 
 }  // namespace
 
@@ -90,7 +92,15 @@ double Arbiter::share(size_t index) const {
 void Arbiter::observe(uint64_t now_ns, std::span<const ContainerView> views) {
   active_ = 0;
   long_units_ = false;
-  priorities_ = std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.high_priority; });
+  priority_turn_ = 0;
+  double rate = kForgivenCapped;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const double turn = static_cast<double>(settings_.turn_ns) / std::max(0.05, share(i));
+    if (entries_[i].high_priority) priority_turn_ = std::max(priority_turn_, turn);
+    if (entries_[i].high_priority && entries_[i].permille == 0) rate = kForgivenUncapped;
+  }
+  const double forgiven = rate * static_cast<double>(now_ns - std::min(now_ns, observed_ns_));
+  observed_ns_ = now_ns;
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     const ContainerView& view = views[i];
@@ -104,8 +114,11 @@ void Arbiter::observe(uint64_t now_ns, std::span<const ContainerView> views) {
     if (eligible && entry.eligible_since_ns == 0) {
       entry.eligible_since_ns = now_ns;
       // What it misses from here on counts against a high priority that keeps it waiting; what it slept does not.
-      if (priorities_ && slept) entry.finish = std::max(entry.finish, virtual_time_);
+      if (priority_turn_ != 0 && slept) entry.finish = std::max(entry.finish, virtual_time_);
     }
+    // A high priority bears no part of the losses, which is not held against it (nor what it claims beyond its credit,
+    // as far as that is no more than this).
+    if (priority_turn_ != 0 && entry.finish < virtual_time_) entry.finish += forgiven;
     if (entry.laggard_since_ns != 0) {
       const uint64_t overlap = now_ns - entry.laggard_since_ns;
       entry.counters.overlap_ns += overlap;
@@ -120,10 +133,10 @@ void Arbiter::observe(uint64_t now_ns, std::span<const ContainerView> views) {
 // priority would keep the card for good.
 void Arbiter::limit_priority(std::span<const ContainerView> views) {
   priority_until_ = std::numeric_limits<double>::infinity();
-  if (!priorities_) return;
+  if (priority_turn_ == 0) return;
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].high_priority || entries_[i].eligible_since_ns == 0 || !views[i].waiting) continue;
-    priority_until_ = std::min(priority_until_, start_tag(i) + lag_tag(i) * kPriorityLead);
+    priority_until_ = std::min(priority_until_, start_tag(i) + kPriorityLead * plain_lag(i));
   }
 }
 
@@ -146,10 +159,13 @@ int Arbiter::class_of(size_t index, const ContainerView& view, uint64_t at_ns) c
   return entry.high_priority && start_tag(index) <= priority_until_ ? 3 : 2;
 }
 
-// How far the tag may lag. A high priority may come first for longer than a turn or four (its burst, all at once).
+double Arbiter::plain_lag(size_t index) const {
+  return static_cast<double>(settings_.lag_ns) / std::max(0.05, share(index));
+}
+
+// How far the tag may lag: while somebody has high priority, by all that it may go ahead and a turn of its.
 double Arbiter::lag_tag(size_t index) const {
-  const double lag = static_cast<double>(settings_.lag_ns) / std::max(0.05, share(index));
-  return priorities_ ? lag * kPriorityLags : lag;
+  return priority_turn_ == 0 ? plain_lag(index) : (1 + kPriorityLead) * plain_lag(index) + priority_turn_;
 }
 
 double Arbiter::start_tag(size_t index) const {

@@ -128,6 +128,7 @@ class Arbiter {
   double share(size_t index) const;
   int class_of(size_t index, const ContainerView& view, uint64_t at_ns) const;
   int choose(uint64_t at_ns, std::span<const ContainerView> views, bool holder_continues) const;
+  double plain_lag(size_t index) const;
   double lag_tag(size_t index) const;
   double start_tag(size_t index) const;
   void advance(uint64_t now_ns, std::span<const ContainerView> views);
@@ -160,7 +161,8 @@ class Arbiter {
   uint64_t idle_since_ns_ = 0;  // 0: the holder is not idle
   uint64_t idle_total_ns_ = 0;
   double virtual_time_ = 0;
-  bool priorities_ = false;    // somebody has high priority
+  double priority_turn_ = 0;  // longest turn of a high priority, as a tag; 0: nobody has one
+  uint64_t observed_ns_ = 0;
   double priority_until_ = 0;  // tag up to which a high priority comes first
   Outcome outcome_;
 };
