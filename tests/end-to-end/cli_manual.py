@@ -1,4 +1,4 @@
-"""Compares the help texts in docs/cli.md with the tool's own --help; with --write renews them.
+"""Compares the help texts in docs/cli.md with the tools' own --help; with --write renews them.
 
 The manual's prose ends at the first marker line; everything from there on is made here, one section per command.
 """
@@ -24,6 +24,8 @@ def reference(tool):
     parts = [MARKER, "\n## `sluice`\n\n```text\n", help_text(tool), "\n```\n"]
     for command in COMMANDS:
         parts += [f"\n## `sluice {command}`\n\n```text\n", help_text(tool, command), "\n```\n"]
+    plugin = os.path.join(os.path.dirname(tool), "kubectl-inspect-cgpu")
+    parts += ["\n## `kubectl inspect cgpu`\n\n```text\n", help_text(plugin), "\n```\n"]
     return "".join(parts)
 
 
