@@ -71,8 +71,10 @@ def free_port():
 
 
 class SluiceCluster:
-    def __init__(self, scheduler_arguments=(), sampling=None, config=None, keep=False, tls=False, **control_plane_options):
-        """tls: the extender speaks HTTPS and knows kube-scheduler by its certificate; needed for the webhook."""
+    def __init__(self, scheduler_arguments=(), sampling=None, config=None, keep=False, tls=False, client_ca=False,
+                 **control_plane_options):
+        """tls: the extender speaks HTTPS and knows kube-scheduler by its certificate; needed for the webhook.
+        client_ca: it answers the extender's verbs for known certificates alone."""
         self.build = Path(os.environ["SLUICE_BUILD"])
         self.directory = Path(tempfile.mkdtemp(prefix="sluice-kube-"))
         self.scheduler_arguments = list(scheduler_arguments)
@@ -84,7 +86,7 @@ class SluiceCluster:
         config = config or scheduler_config(self.url, sampling=sampling)
         self.context = None
         if tls:
-            self.use_tls(config)
+            self.use_tls(config, client_ca)
         (self.directory / "scheduler.json").write_text(json.dumps(config))
         self.control = control_plane.Cluster(self.directory / "cluster")
         self.control.start(scheduler_config=self.directory / "scheduler.json", **control_plane_options)
@@ -93,12 +95,14 @@ class SluiceCluster:
         self.kubeconfig = state["kubeconfig"]
         self.api = Api(self.control.directory, state["server"])
 
-    def use_tls(self, config):
-        authority = control_plane.Authority(self.directory / "tls")
+    def use_tls(self, config, client_ca):
+        self.authority = authority = control_plane.Authority(self.directory / "tls")
         certificate, key = authority.issue("sluice", "/CN=sluice-scheduler", "IP:127.0.0.1")
         client, client_key = authority.issue("client", "/CN=kube-scheduler")
         self.ca_file = authority.folder / "ca.crt"
         self.scheduler_arguments += ["--tls-cert", certificate, "--tls-key", key]
+        if client_ca:
+            self.scheduler_arguments += ["--client-ca", self.ca_file]
         self.url = f"https://127.0.0.1:{self.port}"
         config["extenders"][0].update(urlPrefix=self.url, enableHTTPS=True, tlsConfig={
             "caFile": str(self.ca_file), "certFile": str(client), "keyFile": str(client_key)})
