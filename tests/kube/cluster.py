@@ -164,7 +164,7 @@ class Cluster:
     def state(self):
         return json.loads(self.state_path.read_text()) if self.state_path.exists() else {"pids": {}}
 
-    def wait(self, what, process, log_name, probe, seconds=60):
+    def wait(self, what, process, log_name, probe, seconds=120):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if process.poll() is not None:
@@ -176,15 +176,15 @@ class Cluster:
         self.stop(keep=True)
         fail(f"{what} was not ready within {seconds} s; see {self.directory}/logs/{log_name}.log")
 
-    def start(self, scheduler_config=None, scheduler=True, controller_manager=True, apiserver_arguments=(), api_port=None):
-        """api_port: the API server's port, a free one by default."""
+    def start(self, scheduler_config=None, scheduler=True, controller_manager=True, apiserver_arguments=(), api_address="127.0.0.1", api_port=None):
+        """api_address, api_port: where the API server listens; a free port of loopback by default."""
         self.programs = build()
         self.directory.mkdir(parents=True, exist_ok=True)
         self.authority = authority = Authority(self.directory / "pki")
         client_port, peer_port, free_port, manager_port, scheduler_port = free_ports(5)
         api_port = api_port or free_port
         pki = self.directory / "pki"
-        server = f"https://127.0.0.1:{api_port}"
+        server = f"https://{api_address}:{api_port}"
         names = "IP:127.0.0.1,IP:10.0.0.1,DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc"
         authority.issue("apiserver", "/CN=kube-apiserver", names)
         authority.issue("kubelet-client", "/O=system:masters/CN=kubelet-client")
@@ -200,7 +200,7 @@ class Cluster:
         self.wait("etcd", etcd, "etcd", lambda: self._http(f"http://127.0.0.1:{client_port}/health"))
 
         api = self.spawn("kube-apiserver", [
-            "--etcd-servers", f"http://127.0.0.1:{client_port}", "--bind-address", "127.0.0.1",
+            "--etcd-servers", f"http://127.0.0.1:{client_port}", "--bind-address", api_address,
             "--secure-port", str(api_port), "--tls-cert-file", str(pki / "apiserver.crt"),
             "--tls-private-key-file", str(pki / "apiserver.key"), "--client-ca-file", str(pki / "ca.crt"),
             "--service-account-issuer", "https://kubernetes.default.svc",
