@@ -164,7 +164,10 @@ ServerResponse Extender::bind(const std::string& body) {
     if (!value) return error_response(400, "bind: " + value.error().message);
     *field.to = *std::move(value);
   }
-  return ok(json::Object{{"Error", bind_(request)}});
+  std::string error = bind_(request);
+  ServerResponse response = ok(json::Object{{"Error", error}});
+  response.failed = !error.empty();
+  return response;
 }
 
 ServerResponse Extender::preempt(const std::string& body) {

@@ -107,7 +107,7 @@ Result<HttpServer::Context> HttpServer::load_context() const {
     if (SSL_CTX_load_verify_locations(context.get(), options_.client_ca_file.c_str(), nullptr) != 1) {
       return fault(options_.client_ca_file, "client CA");
     }
-    SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+    SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
   }
   return context;
 }

@@ -30,7 +30,8 @@ struct ServerResponse {
   int status = 200;
   std::string body;
   std::string content_type = "application/json";
-  bool close = false;  // ask the client to use another connection next time
+  bool close = false;   // ask the client to use another connection next time
+  bool failed = false;  // status 200 with an error inside, as the extender's protocol wants it
 };
 
 // Called from many threads at once.
@@ -41,7 +42,7 @@ struct ServerOptions {
   uint16_t port = 0;             // 0: chosen by the kernel
   std::string certificate_file;  // empty: plain HTTP
   std::string key_file;
-  std::string client_ca_file;  // empty: clients need no certificate; else it is required
+  std::string client_ca_file;  // clients that show a certificate must have one of this CA; see ServerRequest::peer
   uint32_t max_connections = 256;
   uint64_t max_header_bytes = 64u << 10;
   uint64_t max_body_bytes = 64u << 20;

@@ -120,7 +120,14 @@ TEST_F(Tls, ClientsAreKnownByTheirCertificate) {
   Result<kube::HttpResponse> response = client.send({});
   ASSERT_TRUE(response.ok()) << response.error().message;
   EXPECT_EQ(response->body, "GET / kube-scheduler ");
-  EXPECT_FALSE(kube::HttpClient(endpoint(**server, false)).send({}).ok());
+  kube::HttpClient stranger(endpoint(**server, false));
+  response = stranger.send({});
+  ASSERT_TRUE(response.ok()) << response.error().message;
+  EXPECT_EQ(response->body, "GET /  ");  // no name: what it may see is the handler's to say
+  shell(
+      "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=kube-scheduler -keyout "
+      "client.key -out client.crt");  // not of our CA
+  EXPECT_FALSE(kube::HttpClient(endpoint(**server, true)).send({}).ok());
   EXPECT_EQ(raw((*server)->port(), "GET / HTTP/1.1\r\n\r\n").find("HTTP/1.1 200"), std::string::npos);
 }
 

@@ -29,6 +29,7 @@ struct Options {
   std::string lease_namespace = "kube-system";
   std::string advertise_url;
   kube::Endpoint forward;
+  std::vector<std::string> client_names;
   std::string event_source = "sluice-scheduler";
 };
 
@@ -41,7 +42,9 @@ void declare(CLI::App& app, Options& o) {
   app.add_option("--tls-cert", o.server.certificate_file,
                  "certificate chain (PEM), read again when it changes; without it plain HTTP");
   app.add_option("--tls-key", o.server.key_file, "its private key (PEM)");
-  app.add_option("--client-ca", o.server.client_ca_file, "clients must show a certificate of this CA");
+  app.add_option("--client-ca", o.server.client_ca_file,
+                 "filter, prioritize, bind and preempt are for clients with a certificate of this CA");
+  app.add_option("--client-name", o.client_names, "and for these common names alone; any number of times");
   app.add_option("--signing-key", o.signing_key, "Ed25519 private key (PEM) that signs allocation records")->required();
   app.add_option("--public-key", o.extra_public_keys,
                  "further public keys (PEM files) whose records are believed, while rotating");
@@ -102,6 +105,12 @@ int run(Options options) {
   if (!signer) return complain(signer.error());
   Result<kube::Verifier> verifier = load_verifier(options, *signer);
   if (!verifier) return complain(verifier.error());
+  if (!options.client_names.empty() && options.server.client_ca_file.empty()) {
+    return complain(invalid("--client-name needs --client-ca, whose certificates carry the names"));
+  }
+  if (!options.server.client_ca_file.empty() && options.server.certificate_file.empty()) {
+    return complain(invalid("--client-ca needs --tls-cert and --tls-key: over plain HTTP clients show no certificate"));
+  }
   if (options.leader_elect && options.advertise_url.empty()) {
     return complain(invalid("--leader-elect needs --advertise-url, where the other replicas reach this one"));
   }
@@ -132,7 +141,8 @@ int run(Options options) {
   Watchers watchers(state, *endpoint, options.event_source, leading);
   Extender extender(state, options.state.nodes, [&binder](const BindRequest& request) { return binder.bind(request); });
   Webhook webhook(state, options.webhook);
-  Service service({state, extender, webhook, watchers, binder, adopter, leading, leader_url, options.forward});
+  Service service({state, extender, webhook, watchers, binder, adopter, leading, leader_url, options.forward,
+                   !options.server.client_ca_file.empty(), options.client_names});
   auto server =
       HttpServer::start(options.server, [&service](const ServerRequest& request) { return service.handle(request); });
   if (!server) return complain(server.error());

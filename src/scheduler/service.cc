@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/metrics_text.h"
 
 namespace sluice::scheduler {
@@ -43,11 +45,15 @@ ServerResponse Service::explain(const std::string& target) {
 ServerResponse Service::verb(Verb verb, const ServerRequest& request) {
   auto started = std::chrono::steady_clock::now();
   ServerResponse response;
-  if (!parts_.state.ready()) {
+  if (!may_call(verb, request.peer)) {
+    response = error_response(
+        403, fmt::format("{} is for clients with a certificate of the client CA and a name that may call; this one {}",
+                         kVerbNames[verb], request.peer.empty() ? "shows none" : "is " + request.peer));
+  } else if (!parts_.state.ready()) {
     response = error_response(503, "nodes and pods are not listed yet");
     response.close = true;
   } else if (verb != kWebhook && !parts_.leading()) {
-    response = forward(request);
+    response = forwarder_.forward(request, parts_.leader_url());
   } else {
     switch (verb) {
       case kFilter:
@@ -74,7 +80,7 @@ ServerResponse Service::verb(Verb verb, const ServerRequest& request) {
   VerbMetrics& metrics = metrics_[verb];
   metrics.calls.fetch_add(1);
   metrics.microseconds.fetch_add(static_cast<uint64_t>(microseconds));
-  if (response.status != 200) metrics.errors.fetch_add(1);
+  if (response.status != 200 || response.failed) metrics.errors.fetch_add(1);
   for (size_t i = 0; i < kLatencyBounds_s.size(); ++i) {
     if (static_cast<double>(microseconds) * 1e-6 <= kLatencyBounds_s[i]) {
       metrics.buckets[i].fetch_add(1);
@@ -84,22 +90,10 @@ ServerResponse Service::verb(Verb verb, const ServerRequest& request) {
   return response;
 }
 
-ServerResponse Service::forward(const ServerRequest& request) {
-  std::string url = parts_.leader_url();
-  ServerResponse none = error_response(503, "this replica does not lead and the leader cannot be reached");
-  none.close = true;
-  if (url.empty()) return none;
-  kube::Endpoint endpoint = parts_.forward_template;
-  endpoint.server = url;
-  kube::HttpClient client(endpoint);
-  kube::HttpRequest out;
-  out.method = request.method;
-  out.path = request.target;
-  out.body = request.body;
-  out.timeout = std::chrono::milliseconds(4'500);
-  Result<kube::HttpResponse> answer = client.send(out);
-  if (!answer) return none;
-  return {answer->status, std::move(answer->body), "application/json", false};
+bool Service::may_call(Verb verb, const std::string& peer) const {
+  if (verb == kWebhook || !parts_.known_clients_only) return true;
+  if (parts_.client_names.empty()) return !peer.empty();
+  return std::find(parts_.client_names.begin(), parts_.client_names.end(), peer) != parts_.client_names.end();
 }
 
 ServerResponse Service::metrics() const {
@@ -120,7 +114,8 @@ ServerResponse Service::metrics() const {
                static_cast<double>(verb.microseconds.load()) * 1e-6);
     out.sample("sluice_scheduler_request_duration_seconds_count", {{"verb", kVerbNames[i]}}, calls);
   }
-  out.family("sluice_scheduler_request_errors_total", "counter", "Calls answered with anything but 200, by verb.");
+  out.family("sluice_scheduler_request_errors_total", "counter",
+             "Calls that failed, and binds that were answered with a reason, by verb.");
   for (int i = 0; i < kVerbs; ++i) {
     out.sample("sluice_scheduler_request_errors_total", {{"verb", kVerbNames[i]}},
                static_cast<double>(metrics_[static_cast<size_t>(i)].errors.load()));
@@ -145,7 +140,7 @@ ServerResponse Service::metrics() const {
        static_cast<double>(parts_.watchers.wakes())},
       {"sluice_scheduler_watch_errors_total", "counter", "Watches that ended with an error.",
        static_cast<double>(parts_.watchers.watch_errors())},
-      {"sluice_scheduler_lists_total", "counter", "Full lists taken of nodes and pods.",
+      {"sluice_scheduler_lists_total", "counter", "Full lists taken of nodes, pods and disruption budgets.",
        static_cast<double>(parts_.watchers.lists())},
       {"sluice_scheduler_leading", "gauge", "1 while this replica leads.", parts_.leading() ? 1.0 : 0.0},
       {"sluice_scheduler_nodes", "gauge", "Nodes known.", static_cast<double>(counts.nodes)},
@@ -166,10 +161,8 @@ ServerResponse Service::metrics() const {
     out.sample("sluice_scheduler_waiting_pods", {{"rule", rule}}, static_cast<double>(count));
   }
   out.family("sluice_scheduler_watch_age_seconds", "gauge", "Time since the API server was last heard from, by watch.");
-  out.sample("sluice_scheduler_watch_age_seconds", {{"watch", "nodes"}},
-             static_cast<double>(parts_.watchers.node_watch_age_ms()) * 1e-3);
-  out.sample("sluice_scheduler_watch_age_seconds", {{"watch", "pods"}},
-             static_cast<double>(parts_.watchers.pod_watch_age_ms()) * 1e-3);
+  for (const auto& [watch, age_ms] : parts_.watchers.ages_ms())
+    out.sample("sluice_scheduler_watch_age_seconds", {{"watch", watch}}, static_cast<double>(age_ms) * 1e-3);
   return {200, out.text(), "text/plain; version=0.0.4; charset=utf-8", false};
 }
 

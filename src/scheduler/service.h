@@ -1,8 +1,9 @@
 // The scheduler's routes and metrics: which path is answered by whom, leader or follower.
 //
-// A follower is ready and forwards what needs the leader (binds and everything that leads to one) to it; where it
-// cannot, it answers 503 and closes the connection, since kube-scheduler's HTTP client would otherwise stay with this
-// replica.
+// A follower is ready and forwards what needs the leader (binds and everything that leads to one) to it.
+//
+// Whoever may call bind decides where pods run, so the extender's verbs can be kept to clients with a certificate. The
+// webhook (API servers show none unless told to), probes, metrics and what `sluice explain` reads stay open.
 #pragma once
 
 #include <array>
@@ -11,11 +12,13 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "kube/http_client.h"
 #include "scheduler/adopter.h"
 #include "scheduler/binder.h"
 #include "scheduler/extender.h"
+#include "scheduler/forwarder.h"
 #include "scheduler/state.h"
 #include "scheduler/watchers.h"
 #include "scheduler/webhook.h"
@@ -43,19 +46,22 @@ class Service {
     std::function<bool()> leading;
     std::function<std::string()> leader_url;  // empty: unknown or ourselves
     kube::Endpoint forward_template;          // certificates for talking to the leader; its server is filled in
+    bool known_clients_only = false;          // the extender's verbs want a client certificate
+    std::vector<std::string> client_names;    // its common name is one of these; empty: any that the CA has signed
   };
-  explicit Service(Parts parts) : parts_(std::move(parts)) {}
+  explicit Service(Parts parts) : parts_(std::move(parts)), forwarder_(parts_.forward_template) {}
 
   ServerResponse handle(const ServerRequest& request);
 
  private:
   enum Verb { kFilter, kPrioritize, kBind, kPreempt, kWebhook, kVerbs };
   ServerResponse verb(Verb verb, const ServerRequest& request);
-  ServerResponse forward(const ServerRequest& request);
+  bool may_call(Verb verb, const std::string& peer) const;
   ServerResponse metrics() const;
   ServerResponse explain(const std::string& target);
 
   Parts parts_;
+  Forwarder forwarder_;
   std::array<VerbMetrics, kVerbs> metrics_;
 };
 

@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "kube/api_client.h"
 #include "kube/reflector.h"
@@ -19,10 +21,12 @@ class Watchers {
   Watchers(State& state, kube::Endpoint endpoint, std::string event_source, std::function<bool()> leading);
   ~Watchers();
 
-  int64_t node_watch_age_ms() const { return nodes_->age_ms(); }
-  int64_t pod_watch_age_ms() const { return pods_->age_ms(); }
-  uint64_t lists() const { return nodes_->lists() + pods_->lists(); }
-  uint64_t watch_errors() const { return nodes_->watch_errors() + pods_->watch_errors(); }
+  // Time since the API server was last heard from, by watch.
+  std::vector<std::pair<const char*, int64_t>> ages_ms() const {
+    return {{"nodes", nodes_->age_ms()}, {"pods", pods_->age_ms()}, {"poddisruptionbudgets", budgets_->age_ms()}};
+  }
+  uint64_t lists() const { return nodes_->lists() + pods_->lists() + budgets_->lists(); }
+  uint64_t watch_errors() const { return nodes_->watch_errors() + pods_->watch_errors() + budgets_->watch_errors(); }
   uint64_t wakes() const { return wakes_.load(); }
 
  private:

@@ -4,6 +4,7 @@ scheduler's configuration is taken by a real kube-scheduler, the admission polic
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,7 +79,7 @@ def check_second_scheduler(cluster):
     """The shipped configuration, its file and address replaced by this cluster's."""
     text = (DEPLOY / "scheduler" / "second-scheduler-config.yaml").read_text()
     text = text.replace("https://sluice-scheduler.sluice-system.svc", cluster.url).replace("enableHTTPS: true", "enableHTTPS: false")
-    text = text.replace("    tlsConfig:\n      caFile: /etc/kubernetes/sluice/ca.crt\n", "")
+    text = re.sub(r"    tlsConfig:\n(      \S+: \S+\n)+", "", text)
     text += f"clientConnection:\n  kubeconfig: {cluster.control.directory}/scheduler.kubeconfig\nleaderElection:\n  leaderElect: false\n"
     path = cluster.directory / "second.yaml"
     path.write_text(text)
