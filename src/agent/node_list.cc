@@ -30,6 +30,13 @@ int64_t used_mib(int64_t bytes) {
   return bytes == kUnknownBytes ? -1 : bytes / kMib;
 }
 
+void add_sample(ProcessStatus& entry, const ProcessSample& sample) {
+  entry.utilisation_percent = sample.sm_percent;
+  entry.memory_copy_percent = sample.memory_percent;
+  entry.encoder_percent = sample.encoder_percent;
+  entry.decoder_percent = sample.decoder_percent;
+}
+
 }  // namespace
 
 GrantStatus Node::status_of(const Grant& grant, bool full) {
@@ -69,6 +76,9 @@ GrantStatus Node::status_of(const Grant& grant, bool full) {
         entry.card_index = card.share.card_index;
         entry.command = process_command(process.pid);
         entry.used_mib = used_mib(process.used_bytes);
+        for (const ProcessSample& sample : card.unit->reading.samples) {
+          if (sample.pid == process.pid) add_sample(entry, sample);
+        }
         status.processes.push_back(std::move(entry));
       }
       continue;
@@ -86,7 +96,7 @@ GrantStatus Node::status_of(const Grant& grant, bool full) {
       entry.throttled_seconds = static_cast<double>(std::min(process.image.throttled_ns, kMost)) / 1e9;
       if (card.unit != nullptr) {
         for (const ProcessSample& sample : card.unit->reading.samples) {
-          if (sample.pid == process.pid) entry.utilisation_percent = sample.sm_percent;
+          if (sample.pid == process.pid) add_sample(entry, sample);
         }
       }
       status.processes.push_back(std::move(entry));

@@ -124,6 +124,8 @@ struct ProcessStatus {
   int64_t launches = 0;
   double throttled_seconds = 0;  // time its threads waited at the gate
   bool granted = true;           // false: holds the card without a grant of ours
+  // By the driver's samples, as utilisation_percent: memory traffic and the two video engines.
+  double memory_copy_percent = 0, encoder_percent = 0, decoder_percent = 0;
   bool operator==(const ProcessStatus&) const = default;
 };
 

@@ -83,7 +83,10 @@ json::Object encode_process(const ProcessStatus& p) {
           {"utilisation_percent", p.utilisation_percent},
           {"launches", p.launches},
           {"throttled_seconds", p.throttled_seconds},
-          {"granted", p.granted}};
+          {"granted", p.granted},
+          {"memory_copy_percent", p.memory_copy_percent},
+          {"encoder_percent", p.encoder_percent},
+          {"decoder_percent", p.decoder_percent}};
 }
 
 Result<ProcessStatus> decode_process(const json::Object& object) {
@@ -98,6 +101,9 @@ Result<ProcessStatus> decode_process(const json::Object& object) {
   f.number("launches", p.launches, 0);
   f.fraction("throttled_seconds", p.throttled_seconds);
   f.flag("granted", p.granted);
+  f.fraction("memory_copy_percent", p.memory_copy_percent);
+  f.fraction("encoder_percent", p.encoder_percent);
+  f.fraction("decoder_percent", p.decoder_percent);
   return finish(f, std::move(p));
 }
 

@@ -52,7 +52,7 @@ ListAnswer full_list() {
   grant.id = "00112233445566ff";
   grant.cards = full_answer().cards;
   grant.use = {{0, 1000, 1100, 29.9, 2, 1, 0}};
-  grant.processes = {{100, 0, "train", 900, 800, 30.5, 12345, 1.5, true}};
+  grant.processes = {{100, 0, "train", 900, 800, 30.5, 12345, 1.5, true, 4, 5.5, 6}};
   list.grants = {grant};
   list.events = {{1700000000000, "stranger", "a sentence"}};
   return list;
