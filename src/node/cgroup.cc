@@ -94,7 +94,11 @@ std::optional<CgroupOwner> parse_path(std::string_view path) {
 // Fields of /proc/PID/stat after the command, which stands in parentheses and may hold anything.
 struct Stat {
   char state = '?';
+  int64_t threads = 0;
   uint64_t start_ticks = 0;
+
+  // A leader that has ended while its threads live on is a process still.
+  bool ended() const { return (state == 'Z' || state == 'X') && threads <= 1; }
 };
 std::optional<Stat> read_stat(const std::string& path) {
   Result<std::string> text = read_file(path, 4096);
@@ -102,11 +106,13 @@ std::optional<Stat> read_stat(const std::string& path) {
   const size_t close = text->rfind(')');
   if (close == std::string::npos || close + 2 >= text->size()) return std::nullopt;
   const std::vector<std::string_view> fields = split(std::string_view(*text).substr(close + 2), ' ');
-  constexpr size_t kStartField = 19;  // 22 in proc(5), counted from the state, which is 3
+  constexpr size_t kThreadsField = 17;  // 20 and 22 in proc(5), counted from the state, which is 3
+  constexpr size_t kStartField = 19;
   if (fields.size() <= kStartField || fields[0].empty()) return std::nullopt;
   Stat stat;
   stat.state = fields[0].front();
-  const std::string_view start = fields[kStartField];
+  const std::string_view threads = fields[kThreadsField], start = fields[kStartField];
+  std::from_chars(threads.data(), threads.data() + threads.size(), stat.threads);
   std::from_chars(start.data(), start.data() + start.size(), stat.start_ticks);
   return stat;
 }
@@ -130,7 +136,7 @@ std::optional<CgroupOwner> parse_cgroup(std::string_view text) {
 std::optional<ProcessSeen> look_at_process(int64_t pid, const std::string& proc) {
   const std::string folder = fmt::format("{}/{}", proc, pid);
   const std::optional<Stat> stat = read_stat(folder + "/stat");
-  if (!stat || stat->state == 'Z' || stat->state == 'X') return std::nullopt;
+  if (!stat || stat->ended()) return std::nullopt;
   ProcessSeen seen;
   seen.pid = pid;
   seen.start_ticks = stat->start_ticks;

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include "base/files.h"
@@ -125,6 +127,29 @@ TEST(Process, IsKnownByPidAndStartAndOnlyThatOneIsStopped) {
   EXPECT_FALSE(stop_process(*seen));
   child.end();
   EXPECT_FALSE(look_at_process(999'999'999));
+}
+
+// Hiding behind a leader that has ended does not help: its threads hold the card.
+TEST(Process, LivesAsLongAsOneOfItsThreads) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    std::thread([] {
+      while (true) ::pause();
+    }).detach();
+    ::syscall(SYS_exit, 0);  // of this thread alone
+  }
+  const std::string stat = "/proc/" + std::to_string(pid) + "/stat";
+  bool zombie = false;
+  for (int i = 0; i < 500 && !zombie; ++i) {
+    Result<std::string> text = read_file(stat);
+    zombie = text && text->find(") Z ") != std::string::npos;
+    ::usleep(10'000);
+  }
+  EXPECT_TRUE(zombie);
+  std::optional<ProcessSeen> seen = look_at_process(pid);
+  EXPECT_TRUE(seen);
+  EXPECT_TRUE(seen && stop_process(*seen));
+  ::waitpid(pid, nullptr, 0);
 }
 
 // The kernel's own text, for groups named as both drivers name them.
