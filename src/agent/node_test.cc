@@ -399,6 +399,25 @@ TEST_F(NodeTest, ProcessesWithoutAGrantAreReported) {
   EXPECT_EQ(list.events[0].what, "stranger");
 }
 
+// A card lists a program a little longer than the kernel does; once that was an event about "process N ()".
+TEST_F(NodeTest, ProgramsThatHaveEndedAreNoStrangers) {
+  FakeCards cards(1);
+  auto node = make_node(cards);
+  FakeProgram reaped("/dev/null", 0, 0, 0);
+  const pid_t gone = reaped.pid();
+  reaped.kill();
+  cards.use(0, gone, 512);
+  const pid_t zombie = ::fork();
+  if (zombie == 0) ::_exit(0);
+  siginfo_t ended{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(zombie), &ended, WEXITED | WNOWAIT), 0);
+  cards.use(0, zombie, 512);
+  for (int i = 0; i < 5; ++i) watch(*node, cards);
+  EXPECT_TRUE(node->list(kSelf).cards[0].strangers.empty());
+  EXPECT_TRUE(node->list(kSelf).events.empty());
+  ::waitpid(zombie, nullptr, 0);
+}
+
 TEST_F(NodeTest, APageThatSaysLessThanTheCardIsReported) {
   FakeCards cards(1);
   auto node = make_node(cards);

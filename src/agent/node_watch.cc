@@ -10,6 +10,7 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <sstream>
 
 #include "agent/node.h"
 #include "base/log.h"
@@ -66,6 +67,21 @@ bool mounts_usage(int64_t pid, const FileIdentity& usage, const std::string& id)
     if (line.find(id) != std::string_view::npos || line.find(" /usage ") != std::string_view::npos) return true;
   }
   return false;
+}
+
+// The card lists a program a little longer than the kernel does. A leader that has ended while its threads live on is
+// still there.
+bool process_ended(int64_t pid) {
+  Result<std::string> text = read_file(fmt::format("/proc/{}/stat", pid), 8192);
+  if (!text) return true;
+  const size_t close = text->rfind(')');  // the command before it may hold anything
+  if (close == std::string::npos || close + 2 >= text->size()) return false;
+  if ((*text)[close + 2] != 'Z' && (*text)[close + 2] != 'X') return false;
+  std::istringstream rest(text->substr(close + 2));
+  std::string word;
+  constexpr int kThreadsField = 20;  // of proc(5), counted from the state, which is 3
+  for (int field = 3; field <= kThreadsField; ++field) rest >> word;
+  return word == "0" || word == "1";
 }
 
 }  // namespace
@@ -287,7 +303,7 @@ void Node::look_for_strangers(CardUnit& unit, const CardReading& reading) {
         }
       }
     }
-    if (granted) continue;
+    if (granted || process_ended(use.pid)) continue;
     const auto known = unit.strangers.find(use.pid);
     const int rounds = known == unit.strangers.end() ? 1 : known->second + 1;
     seen[use.pid] = std::min(rounds, 1000);
