@@ -156,7 +156,7 @@ ServerResponse Service::metrics() const {
     out.family(one.name, one.type, one.help);
     out.sample(one.name, {}, one.value);
   }
-  out.family("sluice_scheduler_waiting_pods", "gauge", "Refused pods that wait, by the rule that refused them.");
+  out.family("sluice_scheduler_waiting_pods", "gauge", "Pods that wait, by the rule that keeps them.");
   for (const auto& [rule, count] : counts.waiting_by_rule) {
     out.sample("sluice_scheduler_waiting_pods", {{"rule", rule}}, static_cast<double>(count));
   }

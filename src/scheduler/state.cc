@@ -321,6 +321,12 @@ uint64_t State::generation() const {
   return cluster_.generation();
 }
 
+// By which rule a pending pod waits, refused by us or, before it reached us, by sums; empty: it does not.
+std::string State::waiting_rule(const PodEntry& pod) {
+  if (!pod.pod.node_name.empty() || pod.holding != Holding::kNothing) return "";
+  return pod.refused ? pod.refused_rule : pod.unreached_rule;
+}
+
 State::Counts State::counts() const {
   std::lock_guard lock(mutex_);
   Counts out;
@@ -330,7 +336,7 @@ State::Counts State::counts() const {
   for (const auto& [uid, pod] : pods_) {
     if (pod.holding == Holding::kAssumed) ++out.assumed;
     if (!pod.untrusted.empty() && !pod.pod.node_name.empty()) ++out.untrusted_records;
-    if (pod.refused) ++out.waiting_by_rule[pod.refused_rule];
+    if (std::string rule = waiting_rule(pod); !rule.empty()) ++out.waiting_by_rule[rule];
   }
   return out;
 }

@@ -175,7 +175,8 @@ class State {
     bool fitted_nowhere = true;  // when last looked at: the next time it fits is news
     size_t quick_wakes = 0;      // left: kube-scheduler has not been through the whole cluster yet
     int64_t first_seen_ms = 0;
-    std::optional<uint64_t> looked_at_generation;             // for unreached_pods
+    std::string unreached_rule;                    // what keeps it, where kube-scheduler never brings it to us
+    std::optional<uint64_t> looked_at_generation;  // for unreached_pods
     std::map<std::string, std::vector<std::string>> victims;  // by node: what the last preempt call was answered
     std::string told;                                         // text of the last event of ours
   };
@@ -207,6 +208,7 @@ class State {
   void recompute(const std::string& node_name);
   bool is_orphan(const PodEntry& entry) const;
   Orphan look_at_orphan(PodEntry& entry) const;
+  static std::string waiting_rule(const PodEntry& pod);
   core::Node node_state(const NodeEntry& node, const std::set<std::string>& without = {}) const;
   std::optional<core::Node> with_nominated(std::string_view node_name, const kube::Pod& asker) const;
   FilterAnswer refuse_all(const std::vector<std::string_view>& names, const std::string& reason) const;

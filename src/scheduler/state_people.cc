@@ -62,10 +62,15 @@ std::vector<State::Unreached> State::unreached_pods(int64_t now_ms) {
   for (PodEntry* pod : waiting) {
     pod->looked_at_generation = generation;
     std::string text;
-    if (!pod->request.ok())
+    pod->unreached_rule.clear();
+    if (!pod->request.ok()) {
       text = pod->request.error().message;
-    else if (!cluster_.decide(pod->request->total))
-      text = cluster_.explain(pod->request->total).text(unit_name());
+      pod->unreached_rule = "request";
+    } else if (!cluster_.decide(pod->request->total)) {
+      core::RefusalSummary why = cluster_.explain(pod->request->total);
+      text = why.text(unit_name());
+      pod->unreached_rule = why.empty() ? "no-cards" : core::to_string(why.by_rule().front().rule);
+    }
     if (text.empty() || text == pod->told) continue;
     pod->told = text;
     out.push_back({{pod->pod.uid, pod->pod.name_space, pod->pod.name}, text});
@@ -108,8 +113,8 @@ json::Object State::describe() const {
   }
   json::Array waiting;
   for (const auto& [uid, pod] : pods_) {
-    if (pod.refused)
-      waiting.push_back(json::Object{{"pod", pod.pod.full_name()}, {"uid", uid}, {"rule", pod.refused_rule}});
+    if (std::string rule = waiting_rule(pod); !rule.empty())
+      waiting.push_back(json::Object{{"pod", pod.pod.full_name()}, {"uid", uid}, {"rule", rule}});
   }
   return {{"generation", cluster_.generation()}, {"nodes", std::move(nodes)}, {"waiting", std::move(waiting)}};
 }

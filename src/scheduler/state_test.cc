@@ -257,6 +257,7 @@ TEST_F(StateTest, UnreachedPodsAreLookedAtInTurn) {
   }
   EXPECT_EQ(told, 25u);
   EXPECT_TRUE(state_.unreached_pods(6'000).empty());
+  EXPECT_EQ(state_.counts().waiting_by_rule["card-size"], 25u);
 }
 
 TEST_F(StateTest, AQuestionAboutAPodMakesNoPod) {
