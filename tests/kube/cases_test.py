@@ -10,7 +10,7 @@ from pathlib import Path
 from sluice_cluster import SluiceCluster, wait_until
 
 HERE = Path(__file__).resolve().parent
-CHECKS = {"node", "cards", "cards_count", "units", "event", "rejected", "then"}
+CHECKS = {"node", "cards", "cards_count", "units", "event", "rejected", "then", "annotations_after"}
 
 
 def check_pod(cluster, pod):
@@ -24,6 +24,9 @@ def check_pod(cluster, pod):
         return
     assert "rejected" not in wanted, "the API server took it"
     name = pod["name"]
+    if spec.get("schedulerName"):  # of another scheduler: it is there, no more
+        act(cluster, name, wanted.get("then", ""))
+        return
     if "event" in wanted:
         bound = wanted.get("node")  # with a node: bound there, and told something all the same
         wait_until(lambda: any(wanted["event"] in text for text in cluster.events_of(name)), 15,
@@ -38,10 +41,28 @@ def check_pod(cluster, pod):
     if "units" in wanted:
         record = json.loads(cluster.pod(name)["metadata"]["annotations"]["sluice.dev/allocation"])
         assert record["cards"][0]["units"] == wanted["units"], record
-    if wanted.get("then") == "finish":
+    for key, value in wanted.get("annotations_after", {}).items():
+        said = cluster.pod(name)["metadata"]["annotations"].get(key)
+        assert said == value, f"{name} has {key}={said}, expected {value}"
+    act(cluster, name, wanted.get("then", ""))
+
+
+def act(cluster, name, what):
+    """What a case does once a pod of it is where it belongs."""
+    verb, _, rest = what.partition(" ")
+    if verb == "finish":
         cluster.finish_pod(name)
-    if wanted.get("then") == "delete":
+    elif verb == "delete" and not rest:
         cluster.delete_pod(name)
+    elif verb == "delete":
+        node = rest.removeprefix("node ")
+        cluster.api.delete(f"/api/v1/nodes/{node}")
+        wait_until(lambda: node not in [one["name"] for one in cluster.state()["nodes"]], 5, f"{node} forgotten")
+    elif verb == "nominate":
+        cluster.api.patch(f"/api/v1/namespaces/default/pods/{name}/status", {"status": {"nominatedNodeName": rest}}, "strategic-merge-patch")
+        time.sleep(0.2)  # the watch
+    else:
+        assert not what, f"a case says 'then': '{what}'"
 
 
 def clean(cluster, case):
@@ -52,7 +73,10 @@ def clean(cluster, case):
             pass
     wait_until(lambda: not cluster.api.get("/api/v1/namespaces/default/pods")["items"], 10, "pods gone")
     for node in case["nodes"]:
-        cluster.api.delete(f"/api/v1/nodes/{node['name']}")
+        try:
+            cluster.api.delete(f"/api/v1/nodes/{node['name']}")
+        except urllib.error.HTTPError:
+            pass
     for event in cluster.api.get("/api/v1/namespaces/default/events")["items"]:
         cluster.api.delete(f"/api/v1/namespaces/default/events/{event['metadata']['name']}")
     wait_until(lambda: not cluster.state()["nodes"] and not cluster.state()["waiting"], 10, "state empty")
@@ -67,6 +91,10 @@ def main():
                 if only and not any(word in case["case"] for word in only):
                     continue
                 started = time.monotonic()
+                if cluster.scheduler_arguments != case.get("arguments", []):
+                    cluster.stop_sluice()
+                    cluster.scheduler_arguments = case.get("arguments", [])
+                    cluster.start_sluice()
                 try:
                     for node in case["nodes"]:
                         cluster.add_node(**node)

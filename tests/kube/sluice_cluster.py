@@ -173,20 +173,23 @@ class SluiceCluster:
         return subprocess.run([f"{self.programs}/kubectl", "--kubeconfig", self.kubeconfig, *arguments], text=True,
                               input=stdin, capture_output=True)
 
-    def add_node(self, name, cards=1, memory_mib=32510, mode="core_mem", labels=None, cpu="64", pods="110", bare=False):
-        """A Ready node with `cards` equal cards, or the list `cards` of memory sizes in MiB."""
+    def add_node(self, name, cards=1, memory_mib=32510, mode="core_mem", labels=None, cpu="64", pods="110", bare=False,
+                 sharing=None, sick=()):
+        """A Ready node with `cards` equal cards, or the list `cards` of memory sizes in MiB. sharing: the mode whose resources
+        it shows, where that is not its label's; sick: indexes of cards."""
         sizes = cards if isinstance(cards, list) else [memory_mib] * cards
         units = [size // 1024 for size in sizes]
         listed = [{"index": i, "uuid": f"GPU-{name}-{i}", "model": "Tesla-V100", "memory_mib": size, "units": units[i],
-                   "healthy": True} for i, size in enumerate(sizes)]
+                   "healthy": i not in sick} for i, size in enumerate(sizes)]
         annotations = {} if bare else {"sluice.dev/cards": json.dumps(listed)}
         self.api.post("/api/v1/nodes", {"metadata": {
-            "name": name, "labels": {"ack.node.gpu.schedule": mode, "kubernetes.io/hostname": name, **(labels or {})},
+            "name": name, "labels": {**({"ack.node.gpu.schedule": mode} if mode else {}), "kubernetes.io/hostname": name,
+                                     **(labels or {})},
             "annotations": annotations}})
         capacity = {"cpu": cpu, "memory": "256Gi", "pods": pods, GPU_COUNT: str(len(sizes))}
-        if mode in ("core_mem", "cgpu", "share"):
+        if (sharing or mode) in ("core_mem", "cgpu", "share"):
             capacity[GPU_MEM] = str(sum(units))
-        if mode == "core_mem":
+        if (sharing or mode) == "core_mem":
             capacity[GPU_CORE] = str(100 * len(sizes))
         self.api.patch(f"/api/v1/nodes/{name}/status", {"status": {
             "capacity": capacity, "allocatable": capacity,
