@@ -1,14 +1,16 @@
 """Images for tests on real nodes, made on the spot: a pause image, a glibc root and a musl root.
 
-The glibc root is deploy/images' workloads image; the musl root holds busybox and one small program that asks the driver,
-linked with musl.
+Both roots hold busybox and card_probe, a small program that asks the driver; larger programs are in deploy/images'
+workloads image.
 """
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parent.parent.parent
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parent.parent
 sys.path.insert(0, str(SOURCE / "deploy/images"))
 from image_archive import Image  # noqa: E402
 
@@ -23,6 +25,27 @@ def pause(folder):
     image = Image()
     image.add_file(program, "/pause", 0o755)
     return f"docker.io/{PAUSE_NAME}", image.write(folder / "pause.tar", PAUSE_NAME, entrypoint=["/pause"])
+
+
+def probe(folder, compiler="gcc"):
+    """Roots with card_probe and busybox: sluice-test/probe:1 (glibc) or sluice-test/musl:1, which has no glibc at all."""
+    program = folder / f"card_probe-{compiler}"
+    subprocess.run([compiler, "-O1", "-Wall", "-Werror", str(HERE / "card_probe.c"), "-o", str(program), *(["-ldl"] if compiler == "gcc" else [])], check=True)
+    image = Image()
+    busybox = shutil.which("busybox")
+    image.add_program(busybox, "/bin/busybox")
+    for name in ("sh", "cat", "env", "sleep", "ls", "echo", "touch", "id", "grep", "mount", "umount", "cp", "head", "dd", "kill", "true", "false", "seq", "rm"):
+        image.add_link(f"/bin/{name}", "busybox")
+    image.add_folder("/tmp", 0o1777)
+    if compiler == "gcc":
+        image.add_program(program, "/usr/bin/card_probe")
+        name = "sluice-test/probe:1"
+    else:
+        image.add_file(program, "/usr/bin/card_probe", 0o755)
+        loader = Path("/lib/ld-musl-x86_64.so.1")
+        image.add_file(loader.resolve(), str(loader), 0o755)
+        name = "sluice-test/musl:1"
+    return image.write(folder / f"probe-{compiler}.tar", name)
 
 
 def shipped(build, folder, *names):

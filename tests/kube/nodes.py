@@ -285,7 +285,7 @@ class NodeCluster(SluiceCluster):
         self.pause_image, pause = test_images.pause(node_world.folder())
         self.images = [pause, *images]
         # Pods reach the API server at the address of the Service "kubernetes".
-        super().__init__(api_port=443, apiserver_arguments=["--bind-address", "0.0.0.0", "--advertise-address", node_world.SERVICE_ADDRESS], **options)
+        super().__init__(api_address=node_world.SERVICE_ADDRESS, api_port=443, **options)
 
     def add_real_node(self, name, labels=None, start=True, kubelet_settings=None):
         node = Node(self, name, len(self.real_nodes) + 1, labels, kubelet_settings)

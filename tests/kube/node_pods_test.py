@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Whose card is whose, under load: 50 equal pods at once on one node of several cards, then a churn of random pods.
+
+    node_pods_test.py [CHURN] [SEED]      pods of the churn (100; 1,000 for the long run), seed of the choices (1)
+
+For every pod the signed record, the kubelet's record, the CDI spec, the container's environment and mounts and the card
+itself name the same cards; no pod is failed by us; afterwards nothing is left."""
+
+import random
+import sys
+import time
+
+import node_world
+
+CARDS = 4
+EQUAL = 50
+
+
+def pod_of(name, units, core, **options):
+    command = options.get("command", ["card_probe", "--alloc", "100", "--sleep", "10000"])
+    limits = {"aliyun.com/gpu-mem": str(units), "aliyun.com/gpu-core.percentage": str(core)}
+    containers = options.get("containers") or [{"name": "c", "resources": {"limits": limits}}]
+    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "enableServiceLinks": False,
+            "automountServiceAccountToken": False, "containers": containers}
+    if options.get("init"):
+        spec["initContainers"] = options["init"]
+    for container in containers + spec.get("initContainers", []):
+        container.update(image="sluice-test/probe:1", imagePullPolicy="Never")
+        container.setdefault("command", command)
+    return {"metadata": {"name": name, "labels": options.get("labels", {})}, "spec": spec}
+
+
+def create(cluster, pod):
+    cluster.api.post("/api/v1/namespaces/default/pods", pod)
+
+
+def pods(cluster):
+    return {pod["metadata"]["name"]: pod for pod in cluster.api.get("/api/v1/namespaces/default/pods")["items"]}
+
+
+def fifty_at_once(cluster, node):
+    import node_truth
+    names = [f"equal-{i}" for i in range(EQUAL)]
+    began = time.monotonic()
+    for name in names:
+        create(cluster, pod_of(name, 2, 5))
+
+    def running():
+        now = pods(cluster)
+        failed = [f"{name}: {now[name]['status']}" for name in names if now[name]["status"].get("phase") == "Failed"]
+        assert not failed, failed[0]
+        return all(now[name]["status"].get("phase") == "Running" for name in names) and now
+    now = cluster.wait_for(running, 240, f"{EQUAL} pods run")
+    seconds = time.monotonic() - began
+
+    def all_on_cards():
+        return sum(1 for cards in node_truth.cards_in_use(node).values() if cards) >= EQUAL
+    cluster.wait_for(all_on_cards, 60, "every pod uses its card")
+    devices, in_use = node_truth.kubelet_devices(node), node_truth.cards_in_use(node)
+    used = {}
+    for name in names:
+        cards = node_truth.check_running(node, now[name], devices=devices, in_use=in_use)
+        used[cards[0]] = used.get(cards[0], 0) + 1
+    assert sum(used.values()) == EQUAL and max(used.values()) <= 15, used
+    given = [device for (uid, _), found in devices.items() for device in found]
+    assert len(given) == len(set(given)), "one grant for two containers"
+    print(f"ok    {EQUAL} equal pods at once: all run after {seconds:.0f} s; record = kubelet = CDI = container = card; per card {sorted(used.values())}")
+    cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "--wait=false")
+    cluster.wait_for(lambda: not pods(cluster), 60, "the pods are gone")
+    nothing_left(cluster, node)
+
+
+def nothing_left(cluster, node):
+    import node_truth
+    try:
+        cluster.wait_for(lambda: not node_truth.left_over(node), 30, "nothing left")
+    except AssertionError:
+        raise AssertionError(f"left on the node: {node_truth.left_over(node)}") from None
+
+
+def random_pod(rng, number):
+    """Sizes and shapes as they come: one or two containers, one to four cards, ordinary init containers, quick or not."""
+    cards = rng.choice([1, 1, 1, 1, 2, 4])
+    labels = {"aliyun.com/gpu-count": str(cards)} if cards > 1 else {}
+    say = ["sh", "-c", "echo devices=$NVIDIA_VISIBLE_DEVICES; card_probe --alloc 64; sleep " + rng.choice(["0", "0.2", "1"])]
+
+    def container(name):
+        units = cards * rng.choice([1, 1, 2, 3, 5, 8, 12])
+        core = cards * rng.choice([5, 5, 10, 15, 20, 30])
+        return {"name": name, "command": say, "resources": {"limits": {
+            "aliyun.com/gpu-mem": str(units), "aliyun.com/gpu-core.percentage": str(core)}}}
+    containers = [container(f"c{i}") for i in range(rng.choice([1, 1, 1, 2]))]
+    if rng.random() < 0.2:
+        containers.append({"name": "no-card", "command": ["true"]})
+    init = [container("i0")] if rng.random() < 0.2 else []
+    return pod_of(f"churn-{number}", 0, 0, containers=containers, init=init, labels=labels)
+
+
+def said(node, pod, container):
+    """What a container printed, from the node's log files."""
+    folder = f"default_{pod['metadata']['name']}_{pod['metadata']['uid']}"
+    lines = []
+    for log in sorted(node.path(f"/var/log/pods/{folder}/{container}").glob("*.log")):
+        lines += [line.split(" ", 3)[3] for line in log.read_text().splitlines()]
+    return lines
+
+
+def check_ended(node, pod):
+    """A pod of the churn that has ended: well, and every container saw the recorded cards, by environment and by driver."""
+    import node_truth
+    status = pod["status"]
+    assert status["phase"] == "Succeeded", f"{pod['metadata']['name']}: {status}"
+    record = node_truth.allocation(pod)
+    for container in pod["spec"].get("initContainers", []) + pod["spec"]["containers"]:
+        lines = said(node, pod, container["name"])
+        if container["name"] == "no-card":
+            continue
+        recorded = sorted(card["uuid"] for card in record["cards"])
+        where = f"{pod['metadata']['name']}/{container['name']}: {lines}"
+        seen = [line.split("=", 1)[1] for line in lines if line.startswith("devices=")]
+        assert seen and sorted(seen[0].split(",")) == recorded, f"{where}, recorded {recorded}"
+        by_driver = sorted(line.split()[2] for line in lines if line.startswith("card "))
+        assert by_driver == recorded, f"{where}, recorded {recorded}"
+        assert "alloc 0" in lines, where
+        limit = int(container["resources"]["limits"]["aliyun.com/gpu-mem"]) // len(recorded) * 32510 // 31
+        totals = {int(line.split()[3]) for line in lines if line.startswith("card ")}
+        assert totals == {limit}, f"{where}: totals {totals}, limit {limit}"
+
+
+def churn(cluster, node, count, seed):
+    rng = random.Random(seed)
+    made = done = 0
+    began = time.monotonic()
+    deadline = began + 60 + 6 * count
+    while done < count:
+        assert time.monotonic() < deadline, f"{done} of {count} pods after {time.monotonic() - began:.0f} s: {cluster.kubectl('get', 'pods').stdout[-1500:]}"
+        now = pods(cluster)
+        for name, pod in now.items():
+            phase = pod["status"].get("phase")
+            if phase in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"]:
+                check_ended(node, pod)
+                cluster.delete_pod(name)
+                done += 1
+        while made < count and len(now) + 1 < 20:
+            create(cluster, random_pod(rng, made))
+            now[f"churn-{made}"] = None
+            made += 1
+        time.sleep(0.3)
+    cluster.wait_for(lambda: not pods(cluster), 60, "the pods are gone")
+    nothing_left(cluster, node)
+    print(f"ok    churn of {count} random pods in {time.monotonic() - began:.0f} s: each saw what its record says, none was failed, nothing is left")
+
+
+def main():
+    node_world.enter()
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    import images
+    from node_install import InstalledCluster
+    with InstalledCluster(images=[images.probe(node_world.folder())]) as cluster:
+        node = cluster.add_sharing_node("node-b")
+        cluster.install(count=CARDS)
+        cluster.wait_allocatable(node, {"aliyun.com/gpu-mem": str(31 * CARDS), "aliyun.com/gpu-core.percentage": str(100 * CARDS)})
+        fifty_at_once(cluster, node)
+        churn(cluster, node, count, seed)
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)
