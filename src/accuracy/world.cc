@@ -46,6 +46,7 @@ class SimWaiter final : public guest::Waiter {
   void spin_pause() override {
     fibres_.sleep_until(fibres_.now_ns() + static_cast<uint64_t>(fibres_.profile().spin_ns));
   }
+  bool may_spin() override { return true; }
   void sleep_ns(uint64_t duration_ns) override {
     // Short sleeps are spun; longer ones end with a wake-up.
     const bool spun = duration_ns <= guest::kSpunSleepNs;

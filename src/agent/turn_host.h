@@ -17,6 +17,7 @@ class LinuxTurnHost final : public TurnHost {
 
  private:
   bool many_ = true;  // futex_waitv works
+  const bool spins_;
 };
 
 }  // namespace sluice::agent

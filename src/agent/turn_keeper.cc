@@ -16,6 +16,12 @@ constexpr uint64_t kArmAheadNs = 200'000;
 constexpr uint64_t kMostLateNs = 6'000'000;
 constexpr double kUsualLateNs = 40'000;
 constexpr double kMostExtraNs = 1'800'000;
+// A hand-over takes about three wake-ups (settler, keeper, launcher): where these take long, turns are longer, so that
+// hand-overs stay a hundredth of the card.
+constexpr double kPromptNs = 20'000;
+constexpr double kTurnPerLatenessNs = 500;
+constexpr double kShortestTurnNs = 6'000'000;
+constexpr double kLongestTurnNs = 15'000'000;
 
 uint64_t card_offset(uint32_t card) {
   return sizeof(page::UsageHeader) + uint64_t{card} * sizeof(page::UsageCard);
@@ -268,7 +274,8 @@ uint64_t TurnKeeper::poll() {
 }
 
 // How late this thread wakes tells how late the programs' threads will: average lateness, and from it how long before a
-// drain the next holder is named. 0.2 ms on a quiet machine, up to 2 ms on one whose processors are all taken.
+// drain the next holder is named (0.2 ms on a quiet machine, up to 2 ms on one whose processors are all taken), and how
+// long turns are (6 ms where wake-ups take 10 us, 15 ms where they take 40).
 void TurnKeeper::note_lateness(uint64_t deadline_ns) {
   const uint64_t now_ns = host_.now_ns();
   if (now_ns < deadline_ns) return;  // woken before
@@ -277,6 +284,8 @@ void TurnKeeper::note_lateness(uint64_t deadline_ns) {
   const double extra = std::max(0.0, lateness_ns_ - kUsualLateNs) * 8;
   const std::lock_guard lock(mutex_);
   arbiter_.set_arm_ahead(kArmAheadNs + static_cast<uint64_t>(std::min(extra, kMostExtraNs)));
+  const double longer = std::max(0.0, lateness_ns_ - kPromptNs) * kTurnPerLatenessNs;
+  arbiter_.set_turn(static_cast<uint64_t>(std::min(kShortestTurnNs + longer, kLongestTurnNs)));
 }
 
 void TurnKeeper::run() {

@@ -152,7 +152,8 @@ bool Arbiter::turns_wanted(uint64_t now_ns) const {
 // 0: may not run; the higher the sooner.
 int Arbiter::class_of(size_t index, const ContainerView& view, uint64_t at_ns) const {
   const Entry& entry = entries_[index];
-  if (!view.waiting) return 0;
+  // Who has not drained since an overrun gets no further turn: stopped or hung, it would let that one pass as well.
+  if (!view.waiting || entry.laggard_since_ns != 0) return 0;
   const bool credit = entry.permille == 0 || view.resume_ns <= at_ns;
   if (!credit) return policy_ == ComputePolicy::kBurst ? 1 : 0;
   // First among all while it has not left the others behind: what it says about its credit may be a lie.

@@ -38,7 +38,7 @@ struct ArbiterSettings {
   uint64_t arm_ahead_ns = 200'000;   // the next holder is named this long before the predicted drain
   uint64_t watch_ns = 1'200'000;     // after a turn's end the keeper spins for the drain this long
   uint64_t idle_end_ns = 50'000;     // an open and idle holder loses its turn after this
-  uint64_t overrun_ns = 50'000'000;  // or twice the holder's longest unit: then the next starts regardless
+  uint64_t overrun_ns = 20'000'000;  // or twice the holder's longest unit: then the next starts regardless
   uint64_t active_window_ns = 100'000'000;
   uint64_t extend_ns = 1'000'000;     // steps in which a turn is prolonged while nobody else is eligible
   uint64_t lag_ns = 24'000'000;       // how far a tag may lag, in ns of the container's own share
@@ -85,6 +85,8 @@ class Arbiter {
   void set_policy(ComputePolicy policy) { policy_ = policy; }
   // On a busy machine threads wake late: the next holder is named earlier.
   void set_arm_ahead(uint64_t ns) { settings_.arm_ahead_ns = ns; }
+  // And turns are longer there, so that hand-overs stay a small part of the card. From the next turn on.
+  void set_turn(uint64_t ns) { settings_.turn_ns = ns; }
   // Containers are known by the caller's ids. `permille` is the ceiling (shares_of), 0 = none. Adding a known id
   // changes it. A removed holder's turn is over at once.
   void put(uint64_t id, uint32_t permille, uint32_t weight, bool high_priority);

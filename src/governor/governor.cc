@@ -142,7 +142,7 @@ bool credit_ready(uint64_t now_ns, const page::UsageCard& card) {
 Decision step(uint64_t now_ns, page::UsageCard& card, const Limits& limits, const InFlight& in_flight, const Ask& ask) {
   page::Account& account = card.account;
   const bool nothing = in_flight.units == 0;
-  uint64_t room = kInFlightNs > in_flight.outstanding_ns ? kInFlightNs - in_flight.outstanding_ns : 0;
+  uint64_t room = limits.in_flight_ns > in_flight.outstanding_ns ? limits.in_flight_ns - in_flight.outstanding_ns : 0;
 
   uint64_t left = ~0ull;
   if (limits.turns) {

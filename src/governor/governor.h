@@ -45,9 +45,10 @@ struct Limits {
   uint32_t policy = page::kPolicyFixed;
   uint32_t gate = 0;  // page::kGate* bits
   uint64_t turn_end_ns = 0;
-  bool fresh = false;          // the node's heartbeat is
-  bool turns = false;          // kGateTurns and a fresh heartbeat
-  bool siblings_ready = true;  // the container's gates on its other cards would open too
+  bool fresh = false;                   // the node's heartbeat is
+  bool turns = false;                   // kGateTurns and a fresh heartbeat
+  uint64_t in_flight_ns = kInFlightNs;  // most estimated work in flight
+  bool siblings_ready = true;           // the container's gates on its other cards would open too
 };
 Limits read_limits(const page::GrantCard& card, uint64_t now_ns);
 

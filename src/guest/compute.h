@@ -126,12 +126,12 @@ struct CardCompute {
   uint64_t lag_since_ns;  // another process holds up the account since
   uint64_t probe_at_ns;
   std::atomic<uint32_t> armed_spinners;
+  std::atomic<uint32_t> settled;  // counts rounds that settled something
+  uint32_t settled_seen;          // by the settler's last round
+  uint32_t woken_again;           // count of `settled` after which waiters were woken a second time
   std::atomic<uint32_t> room_spinners;
-  std::atomic<uint32_t> settled;       // counts rounds that settled something
-  uint32_t settled_seen;               // by the settler's last round
-  uint32_t woken_again;                // count of `settled` after which waiters were woken a second time
   std::atomic<uint64_t> woken_ns;      // when the settler last woke the gate; 0 = seen
-  std::atomic<uint64_t> wake_late_ns;  // average from there to a waiter's return
+  std::atomic<uint64_t> wake_late_ns;  // from there to a waiter's return, the worst of late
   std::atomic<uint32_t> waiting;       // threads of this process at the gate
   std::atomic<uint32_t> limits_version;
 };
@@ -150,9 +150,10 @@ struct Compute {
   Pool<Segment> segment_pool;
   ContextState* only_context;  // the process has one context
   std::atomic<uint32_t> context_count;
-  std::atomic<uint32_t> captures;      // captures under way in the process
-  std::atomic<uint32_t> settler;       // 0 none, 1 starting, 2 running
-  std::atomic<uint32_t> settler_word;  // futex: settler sleeps on it while nothing is under way
+  std::atomic<uint32_t> captures;        // captures under way in the process
+  std::atomic<uint32_t> settler;         // 0 none, 1 starting, 2 running
+  std::atomic<uint32_t> settler_word;    // futex: settler sleeps on it while nothing is under way
+  std::atomic<uint64_t> settle_late_ns;  // by how much the settler's short sleeps end late, the worst of late
   std::atomic<uint32_t> settler_asleep;
   std::atomic<uint32_t> stop;  // harness: let the settler end
   // Tests put a wrong measure here to see the bars fail: parts per thousand of measured time, 0 = 1000.

@@ -7,7 +7,9 @@ namespace sluice::guest {
 namespace {
 
 constexpr uint64_t kRoomSpinNs = 1'500'000;
-constexpr uint64_t kLateWakeNs = 50'000;
+constexpr uint64_t kUsualLateNs = 500'000;
+constexpr uint32_t kWakeMemory = 256;  // a late wake-up is remembered for about so many
+constexpr uint64_t kMostExtraNs = 4'000'000;
 constexpr uint64_t kArmedSpinNs = 4'000'000;
 constexpr uint64_t kNeighbours = page::kGateTurns | page::kGateWatch;
 
@@ -32,6 +34,16 @@ void follow_limits(Guest* guest, uint32_t card, const governor::Limits& limits, 
   if (state.limits_version.load(std::memory_order_relaxed) == version && credit.permille == limits.permille) return;
   governor::set_quota(card_usage(guest, card), limits.permille, now_ns);
   state.limits_version.store(version, std::memory_order_relaxed);
+}
+
+// Where threads wake late (a machine whose processors are all taken), more must be in flight, or the card runs dry
+// before the settler has seen that there is room and the launcher has come back.
+uint64_t extra_in_flight(const Compute& compute, const CardCompute& state) {
+  const uint64_t wake_late = state.wake_late_ns.load(std::memory_order_relaxed);
+  const uint64_t settle_late = compute.settle_late_ns.load(std::memory_order_relaxed);
+  const uint64_t late = wake_late > settle_late ? wake_late : settle_late;
+  if (late <= kUsualLateNs) return 0;
+  return late < kMostExtraNs ? late : kMostExtraNs;
 }
 
 class Waiting {
@@ -65,7 +77,8 @@ class Waiting {
     if ((report(decision, limits) || untold_) && (limits.gate & kNeighbours) != 0) ring_doorbell(guest_, card_);
     untold_ = false;
     const std::atomic<uint32_t>& gate = guest_->cards[card_].grant->gate;
-    if ((limits.gate & page::kGateArmed) != 0 && spin_for_turn(gate, limits.gate, now_ns)) return;
+    const bool armed = (limits.gate & page::kGateArmed) != 0;
+    if (armed && guest_->seams.waiter->may_spin() && spin_for_turn(gate, limits.gate, now_ns)) return;
     if (decision.blocked == page::kBlockedByBound && spin_for_room(gate, limits.gate, now_ns)) return;
     if (card_compute(guest_, card_).settled.load(std::memory_order_acquire) != settled) return;
     const uint64_t timeout = decision.retry_ns > now_ns ? decision.retry_ns - now_ns : 1'000;
@@ -103,7 +116,8 @@ class Waiting {
   // that waits for room is back: it spins instead, for about as long as what is in flight takes.
   bool spin_for_room(const std::atomic<uint32_t>& gate, uint32_t word, uint64_t now_ns) {
     CardCompute& state = card_compute(guest_, card_);
-    if (state.wake_late_ns.load(std::memory_order_relaxed) < kLateWakeNs) return false;
+    if (!guest_->seams.waiter->may_spin() || state.wake_late_ns.load(std::memory_order_relaxed) < kUsualLateNs)
+      return false;
     if (state.room_spinners.fetch_add(1, std::memory_order_relaxed) != 0) {
       state.room_spinners.fetch_sub(1, std::memory_order_relaxed);
       return false;
@@ -123,9 +137,7 @@ class Waiting {
     const uint64_t woken = state.woken_ns.exchange(0, std::memory_order_relaxed);
     const uint64_t now = now_of(guest_);
     if (woken == 0 || now < woken) return;
-    const uint64_t late = now - woken < 6'000'000 ? now - woken : 6'000'000;
-    const uint64_t before = state.wake_late_ns.load(std::memory_order_relaxed);
-    state.wake_late_ns.store(before - before / 32 + late / 32, std::memory_order_relaxed);
+    note_late(state.wake_late_ns, now - woken, kWakeMemory);
   }
 
   Guest* guest_;
@@ -202,6 +214,7 @@ bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
     const uint32_t settled = card_compute(guest, card).settled.load(std::memory_order_acquire);
     governor::Limits limits = governor::read_limits(*guest->cards[card].grant, now);
     follow_limits(guest, card, limits, now);
+    limits.in_flight_ns = governor::kInFlightNs + extra_in_flight(guest->compute, card_compute(guest, card));
     if (limits.gate == page::kGateFree) return false;  // opened for good while we waited: nothing is measured any more
     if (guest->card_count > 1) limits.siblings_ready = siblings_ready(guest, card, now);
     const governor::InFlight in_flight = governor::sum_in_flight(usage);

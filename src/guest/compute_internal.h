@@ -6,6 +6,13 @@
 
 namespace sluice::guest {
 
+// The worst lateness of late, forgotten with time: what is rare (a neighbour's whole time slice) costs most.
+inline void note_late(std::atomic<uint64_t>& worst, uint64_t late_ns, uint32_t memory) {
+  const uint64_t before = worst.load(std::memory_order_relaxed);
+  const uint64_t faded = before - before / memory;
+  worst.store(late_ns > faded ? late_ns : faded, std::memory_order_relaxed);
+}
+
 // A stream's owner word, held across marker calls.
 class StreamOwner {
  public:

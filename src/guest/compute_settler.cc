@@ -12,6 +12,7 @@ constexpr uint64_t kUrgentNs = 20'000;
 constexpr uint64_t kDrainingNs = 3'000;  // a whole card waits for the end of this
 constexpr uint64_t kRelaxedNs = 250'000;
 constexpr uint64_t kLingerNs = 2'000'000;
+constexpr uint32_t kSleepMemory = 4096;  // a sleep that ended late is remembered for about so many
 constexpr uint64_t kIdleNs = 50'000'000;
 
 struct Round {
@@ -106,7 +107,10 @@ void run(void* argument) {
     const uint64_t now = now_of(guest);
     if (all.work) last_work = now;
     if (all.urgent) {
-      guest->seams.waiter->sleep_ns(all.draining ? kDrainingNs : kUrgentNs);
+      const uint64_t pause = all.draining ? kDrainingNs : kUrgentNs;
+      guest->seams.waiter->sleep_ns(pause);
+      const uint64_t slept = now_of(guest) - now;
+      note_late(compute.settle_late_ns, slept > pause ? slept - pause : 0, kSleepMemory);
       continue;
     }
     const uint64_t pause = now - last_work < kLingerNs ? kRelaxedNs : kIdleNs;

@@ -18,8 +18,12 @@ class OsWaiter final : public Waiter {
   bool wait(const volatile uint32_t* word, uint32_t expected, uint64_t timeout_ns) override;
   void wake(volatile uint32_t* word, uint32_t count) override;
   void spin_pause() override;
+  bool may_spin() override;
   void sleep_ns(uint64_t duration_ns) override;
   bool start_thread(void (*body)(void*), void* argument) override;
+
+ private:
+  std::atomic<uint32_t> processors_{0};  // that this process may use; 0: not looked up
 };
 
 // The usage file's descriptor and the locks on it. Opened once, close-on-exec, and never closed: closing any descriptor

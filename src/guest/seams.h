@@ -30,7 +30,10 @@ class Waiter {
   virtual void wake(volatile uint32_t* word, uint32_t count) = 0;
   // One round of a spin loop. Costs time in the harness too: a spin that never calls this would hang virtual time.
   virtual void spin_pause() = 0;
-  // Up to kSpunSleepNs exactly, by spinning.
+  // True where a thread may keep a processor for a moment while it waits. On few processors it would keep it from the
+  // very thread that it waits for.
+  virtual bool may_spin() = 0;
+  // Up to kSpunSleepNs exactly, by spinning, where may_spin(); else as any sleep.
   virtual void sleep_ns(uint64_t duration_ns) = 0;
   // Starts a thread that runs body(argument) and ends with it; false when none can be had.
   virtual bool start_thread(void (*body)(void*), void* argument) = 0;

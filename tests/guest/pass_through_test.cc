@@ -38,6 +38,7 @@ class NoWaiter final : public Waiter {
   bool wait(const volatile uint32_t*, uint32_t, uint64_t) override { return used(); }
   void wake(volatile uint32_t*, uint32_t) override {}  // the doorbell tells the agent that a process is there
   void spin_pause() override { used(); }
+  bool may_spin() override { return used(); }
   void sleep_ns(uint64_t) override { used(); }
   bool start_thread(void (*)(void*), void*) override { return used(); }
 
