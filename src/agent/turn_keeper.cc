@@ -19,9 +19,9 @@ constexpr double kMostExtraNs = 1'800'000;
 // A hand-over takes about three wake-ups (settler, keeper, launcher): where these take long, turns are longer, so that
 // hand-overs stay a hundredth of the card.
 constexpr double kPromptNs = 20'000;
-constexpr double kTurnPerLatenessNs = 500;
+constexpr double kTurnPerLatenessNs = 800;
 constexpr double kShortestTurnNs = 6'000'000;
-constexpr double kLongestTurnNs = 15'000'000;
+constexpr double kLongestTurnNs = 20'000'000;
 
 uint64_t card_offset(uint32_t card) {
   return sizeof(page::UsageHeader) + uint64_t{card} * sizeof(page::UsageCard);

@@ -152,7 +152,8 @@ Decision step(uint64_t now_ns, page::UsageCard& card, const Limits& limits, cons
 
   const bool lent = limits.turns && (limits.gate & page::kGateLent) != 0;
   const bool free_running = limits.policy == page::kPolicyBurst && !limits.turns && limits.fresh;
-  int64_t covered = static_cast<int64_t>(kInFlightNs);
+  // Without a cap the bound alone counts; long units still go two at a time, or the card would idle after each.
+  int64_t covered = INT64_MAX;
   if (limits.permille != 0 && !lent && !free_running) {
     if (ask.first && nothing && in_flight.waiting == 0) clamp_idle(card, now_ns);
     const Credit credit = load_credit(account);

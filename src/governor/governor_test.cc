@@ -132,6 +132,32 @@ TEST(Governor, WhatIsInFlightIsBounded) {
   EXPECT_TRUE(step(now, *card, alone(900), flight, {10 * kMs, true, false}).admit);
 }
 
+// Units just over the bound went one at a time without a cap, as if the bound were credit: the card idled after each.
+TEST(Governor, WithoutACapLongUnitsGoTwoAtATime) {
+  std::unique_ptr<page::UsageCard> card = fresh(0);
+  InFlight flight;
+  flight.units = 1;
+  flight.outstanding_ns = 12 * kMs / 10;
+  flight.oldest_overdue_ns = kStart + 20 * kMs;
+  EXPECT_TRUE(step(kStart, *card, alone(0), flight, {12 * kMs / 10, true, false}).admit);
+  flight.units = 2;
+  flight.outstanding_ns = 24 * kMs / 10;
+  EXPECT_FALSE(step(kStart, *card, alone(0), flight, {12 * kMs / 10, true, false}).admit);
+}
+
+// Where threads wake late, more goes into flight.
+TEST(Governor, TheBoundCanBeWidened) {
+  std::unique_ptr<page::UsageCard> card = fresh(0);
+  InFlight flight;
+  flight.units = 3;
+  flight.outstanding_ns = 3 * kMs;
+  flight.oldest_overdue_ns = kStart + 20 * kMs;
+  Limits limits = alone(0);
+  EXPECT_FALSE(step(kStart, *card, limits, flight, {kMs, true, false}).admit);
+  limits.in_flight_ns = 4 * kMs;
+  EXPECT_TRUE(step(kStart, *card, limits, flight, {kMs, true, false}).admit);
+}
+
 // 50 ms kernels at 5 %: one that runs as long as it always does never opens the gate.
 TEST(Governor, ALongKernelThatIsNotOverdueLetsNothingPast) {
   for (const uint64_t kernel : {25 * kMs, 50 * kMs, 100 * kMs}) {
