@@ -33,12 +33,11 @@ def service_account_kubeconfig(cluster):
 def check_rights(cluster):
     """Binds, wakes, writes an event and leads with the ServiceAccount's token alone."""
     cluster.stop_sluice()
-    cluster.kubeconfig, admin = service_account_kubeconfig(cluster), cluster.kubeconfig
+    cluster.sluice_kubeconfig = service_account_kubeconfig(cluster)
     cluster.scheduler_arguments = ["--leader-elect", "--lease-namespace", NAMESPACE, "--advertise-url", cluster.url]
     cluster.start_sluice()
-    cluster.kubeconfig = admin
     cluster.add_node("a")
-    wait_until(lambda: "sluice_scheduler_leading 1" in cluster.extender("/metrics"), 20, "leading")
+    wait_until(lambda: "\nsluice_scheduler_leading 1\n" in cluster.extender("/metrics"), 20, "leading")
     cluster.add_pod("p", 20, 50)
     cluster.wait_bound("p")
     cluster.add_pod("q", 20, 50)

@@ -93,6 +93,7 @@ class SluiceCluster:
         state = self.control.state()
         self.programs = state["programs"]
         self.kubeconfig = state["kubeconfig"]
+        self.sluice_kubeconfig = state["kubeconfig"]
         self.api = Api(self.control.directory, state["server"])
 
     def use_tls(self, config, client_ca):
@@ -136,18 +137,29 @@ class SluiceCluster:
     def start_sluice(self):
         log = open(self.directory / "sluice-scheduler.log", "ab")
         self.sluice = subprocess.Popen(
-            [self.build / "bin" / "sluice-scheduler", "--kubeconfig", self.kubeconfig, "--signing-key",
+            [self.build / "bin" / "sluice-scheduler", "--kubeconfig", self.sluice_kubeconfig, "--signing-key",
              self.directory / "signing.key", "--listen-port", str(self.port), *self.scheduler_arguments],
             stdout=log, stderr=log)
         wait_until(lambda: self.extender("/readyz") == "ok", 20, "sluice-scheduler ready")
 
-    def start_replica(self, port, arguments=()):
+    def through(self, url, name, insecure=False):
+        """Has schedulers started from now on reach the API server by another address."""
+        config = json.loads(Path(self.kubeconfig).read_text())
+        config["clusters"][0]["cluster"]["server"] = url
+        if insecure:
+            del config["clusters"][0]["cluster"]["certificate-authority"]
+            config["clusters"][0]["cluster"]["insecure-skip-tls-verify"] = True
+        path = self.directory / f"{name}.kubeconfig"
+        path.write_text(json.dumps(config))
+        self.sluice_kubeconfig = str(path)
+
+    def start_replica(self, port, arguments=(), environment=None):
         """A further sluice-scheduler; the caller stops it."""
         log = open(self.directory / f"sluice-scheduler-{port}.log", "ab")
         return subprocess.Popen(
-            [self.build / "bin" / "sluice-scheduler", "--kubeconfig", self.kubeconfig, "--signing-key",
+            [self.build / "bin" / "sluice-scheduler", "--kubeconfig", self.sluice_kubeconfig, "--signing-key",
              self.directory / "signing.key", "--listen-port", str(port), *self.scheduler_arguments, *arguments],
-            stdout=log, stderr=log)
+            stdout=log, stderr=log, env={**os.environ, **(environment or {})})
 
     def stop_sluice(self, kill=False):
         if self.sluice is not None:
