@@ -122,7 +122,7 @@ void Arbiter::observe(uint64_t now_ns, std::span<const ContainerView> views) {
     if (entry.laggard_since_ns != 0) {
       const uint64_t overlap = now_ns - entry.laggard_since_ns;
       entry.counters.overlap_ns += overlap;
-      charge(i, overlap);
+      if (static_cast<int>(i) != holder_) charge(i, overlap);  // its own turn is charged as such
       entry.laggard_since_ns = view.dirty ? now_ns : 0;
     }
   }
@@ -256,11 +256,13 @@ bool Arbiter::step_held(uint64_t now_ns, std::span<const ContainerView> views) {
   if (opened_ns_ == now_ns) return false;
   const size_t held = static_cast<size_t>(holder_);
   const ContainerView& view = views[held];
-  const bool idle = !view.dirty && !view.waiting;
+  // What a laggard has left behind runs on whoever holds the turn: it says nothing about this one.
+  const bool drained = !view.dirty || entries_[held].laggard_since_ns != 0;
+  const bool idle = drained && !view.waiting;
   if (idle && idle_since_ns_ == 0) idle_since_ns_ = now_ns;
   if (!idle) idle_since_ns_ = 0;
   // Given up: drained, and what it waits for cannot come within this turn.
-  const bool gives_up = !view.dirty && view.waiting && (view.blocked_by_turn || view.blocked_by_credit);
+  const bool gives_up = drained && view.waiting && (view.blocked_by_turn || view.blocked_by_credit);
   if (gives_up || (idle && now_ns - idle_since_ns_ >= settings_.idle_end_ns)) {
     close(now_ns);
     return true;
@@ -270,7 +272,7 @@ bool Arbiter::step_held(uint64_t now_ns, std::span<const ContainerView> views) {
   ContainerView claims = view;
   claims.waiting = true;
   const int own_class = lent_ ? 1 : std::max(2, class_of(held, claims, now_ns));
-  if (rival >= 0 && rival != holder_ &&
+  if (settings_.take_back && rival >= 0 && rival != holder_ &&
       class_of(static_cast<size_t>(rival), views[static_cast<size_t>(rival)], now_ns) > own_class) {
     armed_ = rival;
     close(now_ns);
@@ -312,10 +314,12 @@ bool Arbiter::step_draining(uint64_t now_ns, std::span<const ContainerView> view
     end_turn(now_ns);
     return true;
   }
+  // Once is enough: a laggard that still has not drained is not waited for at every turn of its.
+  const bool laggard = entries_[held].laggard_since_ns != 0;
   const uint64_t patience =
-      std::max(settings_.overrun_ns, 2 * std::min(view.longest_unit_ns, uint64_t{10'000'000'000}));
+      laggard ? 0 : std::max(settings_.overrun_ns, 2 * std::min(view.longest_unit_ns, uint64_t{10'000'000'000}));
   if (now_ns - closed_ns_ >= patience) {
-    ++entries_[held].counters.overruns;
+    if (!laggard) ++entries_[held].counters.overruns;
     entries_[held].laggard_since_ns = now_ns;
     end_turn(now_ns);
     return true;

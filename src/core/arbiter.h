@@ -43,6 +43,7 @@ struct ArbiterSettings {
   uint64_t extend_ns = 1'000'000;     // steps in which a turn is prolonged while nobody else is eligible
   uint64_t lag_ns = 24'000'000;       // how far a tag may lag, in ns of the container's own share
   uint64_t lead_ns = 500'000'000;     // and lead
+  bool take_back = true;              // a higher class ends a turn at once; false in tests only
   uint64_t long_unit_ns = 5'000'000;  // units beyond this lift the one-second budget of the whole card
 };
 

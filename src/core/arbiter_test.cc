@@ -20,7 +20,8 @@ struct Program {
   uint64_t busy_to_ns = ~0ull;  // .. to here
   bool high_priority = false;
   bool hangs = false;  // once it runs, its kernel never ends
-  bool lies = false;   // says it waits, never launches
+  bool asks_while_hung = false;
+  bool lies = false;  // says it waits, never launches
 
   double credit_ns = 0;
   uint64_t running_ns = 0;  // of the present kernel that is left
@@ -89,6 +90,7 @@ class Model {
       view.waiting = work && program.running_ns == 0 && !program.hung;
       view.dirty = program.running_ns != 0 || program.hung;
       if (program.running_ns != 0 && work) view.waiting = !fits || !credit || !open;
+      view.waiting = view.waiting || (program.hung && program.asks_while_hung);
       view.blocked_by_turn = view.waiting && gate.turns && gate.open && !fits;
       view.blocked_by_credit = view.waiting && !credit;
       view.resume_ns =
@@ -204,6 +206,19 @@ TEST(Arbiter, AHungContainerDoesNotStopTheOthers) {
   model.run(4 * kSecondNs);
   EXPECT_NEAR(model.share(0), 0.30, 0.01);
   EXPECT_GT(model.arbiter().counters(1).overlap_ns, kSecondNs) << "what it ran beside others is on its account";
+}
+
+TEST(Arbiter, ALaggardIsWaitedForOnce) {
+  // Its kernel never ends and it still asks for turns: those that it gets end at their time, not 50 ms later.
+  Model model(ComputePolicy::kFixed, {capped(600), capped(300)});
+  model.program(1).hangs = true;
+  model.program(1).asks_while_hung = true;
+  model.program(1).busy_from_ns = 1'300'000'000;
+  model.run(2 * kSecondNs);
+  model.forget();
+  model.run(5 * kSecondNs);
+  EXPECT_NEAR(model.share(0), 0.60, 0.01);
+  EXPECT_LE(model.arbiter().counters(1).overruns, 1u);
 }
 
 TEST(Arbiter, AFalseClaimOfWorkCostsItsAuthor) {
