@@ -36,8 +36,13 @@ Decision admit(const Ask& ask, uint64_t room_ns) {
 
 // The unit in flight may be waiting for one that stands at the gate (a flag, a peer): when the oldest is overdue, one
 // is let through; each further one while the same unit is the oldest doubles the wait. Debt like any other.
-bool past_overdue(uint64_t now_ns, page::Account& account, const InFlight& in_flight) {
+bool past_overdue(uint64_t now_ns, page::Account& account, const InFlight& in_flight, const Limits& limits) {
   const uint64_t overdue = in_flight.oldest_overdue_ns;
+  if (__builtin_expect(limits.mutations != 0, 0)) {
+    if ((limits.mutations & kMutateNoLiveness) != 0) return false;
+    const bool ran = in_flight.units != 0 && now_ns > in_flight.low_water_ns + kOverdueLeastNs;
+    if ((limits.mutations & kMutateAllLiveness) != 0 && ran) return true;
+  }
   if (overdue == page::kIdle || now_ns < overdue) return false;
   if (account.overdue_unit.load(std::memory_order_relaxed) != overdue) {
     account.overdue_unit.store(overdue, std::memory_order_relaxed);
@@ -55,16 +60,24 @@ bool past_overdue(uint64_t now_ns, page::Account& account, const InFlight& in_fl
 // Room that the last second's budget leaves, in ns; ~0 when it does not apply. Without it a container that paused could
 // run its burst on top of a full second.
 uint64_t budget_room(uint64_t now_ns, const page::UsageCard& card, const Limits& limits, const InFlight& in_flight) {
-  if ((limits.gate & page::kGateLong) != 0 || in_flight.longest_unit_ns > kLongUnitNs) return ~0ull;
+  if ((limits.mutations & kMutateBudget) != 0 || (limits.gate & page::kGateLong) != 0 ||
+      in_flight.longest_unit_ns > kLongUnitNs)
+    return ~0ull;
   const uint64_t budget = kSecondNs / kWholeCard * limits.permille + kBudgetSlackNs;
-  const uint64_t used = busy_last_second(card, now_ns) + in_flight.outstanding_ns;
+  const uint64_t busy = busy_last_second(card, now_ns);
+  // More than this share and its burst could have given is from before the share was lowered.
+  if (busy > budget + kBurstNs) return ~0ull;
+  const uint64_t used = busy + in_flight.outstanding_ns;
   return used < budget ? budget - used : 0;
 }
 
 // Hysteresis over the credit. In turns it is small; alone, all cards of the container open together.
 bool credit_gate(page::Account& account, const Limits& limits, int64_t credit, uint64_t opens_at, uint64_t closes_at) {
   const bool open = account.hysteresis.load(std::memory_order_relaxed) != 0;
-  if (open && credit <= static_cast<int64_t>(closes_at)) {
+  // They close together too, or a rank whose card stays open waits in a collective for one whose card has closed, and
+  // burns its credit. A card whose program does not use up its share anyway stays out of this.
+  const bool alone = !limits.siblings_ready && credit < static_cast<int64_t>(2 * kOpenNs);
+  if (open && (alone || credit <= static_cast<int64_t>(closes_at))) {
     account.hysteresis.store(0, std::memory_order_relaxed);
     return false;
   }
@@ -73,6 +86,17 @@ bool credit_gate(page::Account& account, const Limits& limits, int64_t credit, u
     return true;
   }
   return open;
+}
+
+// A mutation: twice the hysteresis is all that is ever kept.
+void clamp_always(page::UsageCard& card, uint64_t now_ns) {
+  Credit seen = load_credit(card.account);
+  const int64_t excess = credit_ns(seen, now_ns) - static_cast<int64_t>(2 * kOpenNs);
+  if (excess <= 0) return;
+  Credit next = seen;
+  next.settled_ns = (seen.settled_ns + 1) & kTimeMask;
+  next.at_settled -= excess * 1000;
+  swap_credit(card.account, seen, next);
 }
 
 // What is in flight and has not run yet: all of it but what can have run since the low-water mark.
@@ -156,15 +180,17 @@ Decision step(uint64_t now_ns, page::UsageCard& card, const Limits& limits, cons
   int64_t covered = INT64_MAX;
   if (limits.permille != 0 && !lent && !free_running) {
     if (ask.first && nothing && in_flight.waiting == 0) clamp_idle(card, now_ns);
+    if ((limits.mutations & kMutateClamp) != 0) clamp_always(card, now_ns);
     const Credit credit = load_credit(account);
     const int64_t now_credit = credit_ns(credit, now_ns);
-    const uint64_t opens_at = limits.turns ? kTurnOpenNs : kOpenNs;
-    const bool open = credit_gate(account, limits, now_credit, opens_at, limits.turns ? kTurnCloseNs : 0);
+    const bool narrow = limits.turns && (limits.mutations & kMutateHysteresis) == 0;
+    const uint64_t opens_at = narrow ? kTurnOpenNs : kOpenNs;
+    const bool open = credit_gate(account, limits, now_credit, opens_at, narrow ? kTurnCloseNs : 0);
     const uint64_t budget = budget_room(now_ns, card, limits, in_flight);
     if (!open || budget == 0 || (budget < ask.estimate_ns && !nothing)) {
       uint64_t retry = open ? now_ns + kInFlightNs : time_of_credit(now_ns, now_credit, opens_at, limits.permille);
       account.resume_ns.store(retry, std::memory_order_relaxed);
-      if (past_overdue(now_ns, account, in_flight)) return admit(ask, 0);
+      if (past_overdue(now_ns, account, in_flight, limits)) return admit(ask, 0);
       if (in_flight.oldest_overdue_ns != page::kIdle)
         retry = smaller(retry, larger(in_flight.oldest_overdue_ns, now_ns));
       return refuse(now_ns, page::kBlockedByCredit, retry);
@@ -175,7 +201,7 @@ Decision step(uint64_t now_ns, page::UsageCard& card, const Limits& limits, cons
   }
 
   if (limits.turns && !fits_turn(now_ns, in_flight, ask, left)) {
-    if (past_overdue(now_ns, account, in_flight)) return admit(ask, 0);
+    if (past_overdue(now_ns, account, in_flight, limits)) return admit(ask, 0);
     return refuse(now_ns, page::kBlockedByTurn, now_ns + kGateWaitNs);
   }
   if (limits.turns) {
@@ -189,7 +215,7 @@ Decision step(uint64_t now_ns, page::UsageCard& card, const Limits& limits, cons
   if (ask.known && within && covered >= static_cast<int64_t>(ask.estimate_ns)) {
     return admit(ask, smaller(room, static_cast<uint64_t>(covered)));
   }
-  if (past_overdue(now_ns, account, in_flight)) return admit(ask, 0);
+  if (past_overdue(now_ns, account, in_flight, limits)) return admit(ask, 0);
   const uint64_t retry = now_ns + kGateWaitNs;
   return refuse(now_ns, page::kBlockedByBound, smaller(retry, larger(in_flight.oldest_overdue_ns, now_ns)));
 }

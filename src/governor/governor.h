@@ -39,6 +39,16 @@ inline constexpr uint64_t kGateWaitNs = 5'000'000;  // no wait at the gate is lo
 inline constexpr int64_t kNoFloorNs = -1'000'000'000'000;
 inline constexpr int64_t kBurstFloorNs = -6'000'000;  // policy burst: lent time is forgiven beyond this
 
+// Rules that a mutation test takes out, to see that a bar notices; bits beside guest::Mutation's. Always 0 in the
+// shipped library.
+enum Mutation : uint32_t {
+  kMutateNoLiveness = 1u << 16,   // nobody passes an overdue unit
+  kMutateAllLiveness = 1u << 17,  // whatever has run for 20 ms counts as overdue
+  kMutateClamp = 1u << 18,        // the credit is clamped while work waits too
+  kMutateBudget = 1u << 19,       // no budget of the last second
+  kMutateHysteresis = 1u << 20,   // the wide hysteresis in turns too
+};
+
 // What the node says, as read from the grant.
 struct Limits {
   uint32_t permille = 0;  // 0 = no cap
@@ -49,6 +59,7 @@ struct Limits {
   bool turns = false;                   // kGateTurns and a fresh heartbeat
   uint64_t in_flight_ns = kInFlightNs;  // most estimated work in flight
   bool siblings_ready = true;           // the container's gates on its other cards would open too
+  uint32_t mutations = 0;
 };
 Limits read_limits(const page::GrantCard& card, uint64_t now_ns);
 

@@ -158,6 +158,32 @@ TEST(Governor, TheBoundCanBeWidened) {
   EXPECT_TRUE(step(kStart, *card, limits, flight, {kMs, true, false}).admit);
 }
 
+// What ran under a larger share must not silence the container for most of a second when the share is lowered.
+TEST(Governor, ALoweredShareDoesNotSilence) {
+  std::unique_ptr<page::UsageCard> card = fresh(600);
+  uint64_t now = kStart;
+  for (int i = 0; i < 1500; ++i) {
+    now += kMs;
+    ASSERT_TRUE(settle_account(*card, load_credit(card->account), now, 600'000, kNoFloorNs));
+  }
+  set_quota(*card, 200, now);
+  const uint64_t later = now + 20 * kMs;
+  EXPECT_TRUE(step(later, *card, alone(200), {}, {100'000, true, false}).admit);
+}
+
+// A card whose program lives on its credit closes when its sibling has; one that has plenty does not care.
+TEST(Governor, CardsOfOneContainerCloseTogether) {
+  std::unique_ptr<page::UsageCard> card = fresh(400);
+  Limits limits = alone(400);
+  EXPECT_TRUE(step(kStart, *card, limits, {}, {100'000, true, false}).admit);
+  limits.siblings_ready = false;
+  EXPECT_FALSE(step(kStart + kMs, *card, limits, {}, {100'000, true, false}).admit);
+  limits.siblings_ready = true;
+  EXPECT_TRUE(step(kStart + 60 * kMs, *card, limits, {}, {100'000, true, false}).admit);
+  limits.siblings_ready = false;
+  EXPECT_TRUE(step(kStart + 60 * kMs, *card, limits, {}, {100'000, true, false}).admit);
+}
+
 // 50 ms kernels at 5 %: one that runs as long as it always does never opens the gate.
 TEST(Governor, ALongKernelThatIsNotOverdueLetsNothingPast) {
   for (const uint64_t kernel : {25 * kMs, 50 * kMs, 100 * kMs}) {

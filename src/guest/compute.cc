@@ -307,6 +307,7 @@ void compute_after(Guest* guest, const Launch& launch, CUresult result) {
 }
 
 void compute_boundary(Guest* guest, CUstream handle, StreamForm form) {
+  if ((guest->compute.mutations & kMutateBoundary) != 0) return;
   StreamState* stream = find_stream(guest, handle, form);
   if (stream == nullptr) return;
   if (stream->open.load(std::memory_order_acquire) == nullptr) {

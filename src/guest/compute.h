@@ -166,6 +166,13 @@ enum Mutation : uint32_t {
   kMutateMarkerCost = 1u << 0,  // markers are not subtracted
   kMutateBound = 1u << 1,       // no bound on what is in flight
   kMutateDrain = 1u << 2,       // drained is reported at once
+  kMutateSettler = 1u << 3,     // the settler looks every 100 us
+  kMutateIntervals = 1u << 4,   // an interval goes on over the time in which a launcher waited
+  kMutateWake = 1u << 5,        // a wake-up at the gate that comes early is lost
+  kMutateBases = 1u << 6,       // time bases are never renewed
+  kMutateLimits = 1u << 7,      // changes of the share are not followed
+  kMutateBoundary = 1u << 8,    // copies and waits of a stream count as work
+  kMutateUnion = 1u << 9,       // processes are summed, not united
 };
 
 // One launch, from the hook's point of view.

@@ -29,6 +29,7 @@ bool siblings_ready(Guest* guest, uint32_t card, uint64_t now_ns) {
 
 void follow_limits(Guest* guest, uint32_t card, const governor::Limits& limits, uint64_t now_ns) {
   CardCompute& state = card_compute(guest, card);
+  if ((guest->compute.mutations & kMutateLimits) != 0) return;
   const uint32_t version = guest->cards[card].grant->limits_version.load(std::memory_order_relaxed);
   const governor::Credit credit = governor::load_credit(card_usage(guest, card).account);
   if (state.limits_version.load(std::memory_order_relaxed) == version && credit.permille == limits.permille) return;
@@ -80,7 +81,7 @@ class Waiting {
     const bool armed = (limits.gate & page::kGateArmed) != 0;
     if (armed && guest_->seams.waiter->may_spin() && spin_for_turn(gate, limits.gate, now_ns)) return;
     if (decision.blocked == page::kBlockedByBound && spin_for_room(gate, limits.gate, now_ns)) return;
-    if (card_compute(guest_, card_).settled.load(std::memory_order_acquire) != settled) return;
+    if (card_compute(guest_, card_).settled.load(std::memory_order_acquire) != settled && !mutated(kMutateWake)) return;
     const uint64_t timeout = decision.retry_ns > now_ns ? decision.retry_ns - now_ns : 1'000;
     guest_->seams.waiter->wait(reinterpret_cast<const volatile uint32_t*>(&gate), limits.gate,
                                timeout < governor::kGateWaitNs ? timeout : governor::kGateWaitNs);
@@ -88,6 +89,8 @@ class Waiting {
   }
 
  private:
+  bool mutated(Mutation rule) const { return (guest_->compute.mutations & rule) != 0; }
+
   // Says why this process waits; true when that is news.
   bool report(const governor::Decision& decision, const governor::Limits& limits) {
     page::ComputeSlot& slot = own_slot(guest_, card_);
@@ -217,6 +220,7 @@ bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
     limits.in_flight_ns = governor::kInFlightNs + extra_in_flight(guest->compute, card_compute(guest, card));
     if (limits.gate == page::kGateFree) return false;  // opened for good while we waited: nothing is measured any more
     if (guest->card_count > 1) limits.siblings_ready = siblings_ready(guest, card, now);
+    limits.mutations = guest->compute.mutations;
     const governor::InFlight in_flight = governor::sum_in_flight(usage);
     governor::Ask ask;
     ask.known = launch.cost_ns != 0;

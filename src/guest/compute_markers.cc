@@ -147,6 +147,7 @@ void set_up_context(Guest* guest, ContextState* context) {
 void renew_base(Guest* guest, ContextState* context, uint64_t now_ns) {
   if (context->ready.load(std::memory_order_acquire) != 2 || context->own_stream == nullptr) return;
   if (now_ns < context->base_due_ns) return;
+  if ((guest->compute.mutations & kMutateBases) != 0) return;
   context->base_due_ns = now_ns + kBaseRetryNs;
   // The settler's thread has no current context, and a record needs one.
   Pushed pushed(guest, context->context);

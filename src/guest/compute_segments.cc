@@ -93,7 +93,8 @@ bool open_segment(Guest* guest, StreamState* stream, Estimate* estimate, uint64_
   const uint32_t free_count = guest->cards[stream->card].grant->free_count.load(std::memory_order_relaxed);
   segment->after_free = stream->free_seen != free_count ? 1 : 0;
   stream->free_seen = free_count;
-  const Feed feed = feed_of(guest, stream, segment->launched_ns);
+  Feed feed = feed_of(guest, stream, segment->launched_ns);
+  if ((compute.mutations & kMutateIntervals) != 0) feed = Feed::kBusy;
   if (feed != Feed::kDry && stream->depth < kMostDepth) ++stream->depth;
   if (feed != Feed::kBusy || !stream->contiguous || segment->after_free != 0) {
     // A stream that ran dry because the gate held it back is as well fed as before.

@@ -63,6 +63,16 @@ void charge_queue(Guest* guest, const Segment* segment, uint64_t begin_ns) {
   add_piece(card_compute(guest, card), {begin_ns - earned, begin_ns});
 }
 
+// How long a segment's work took, as far as later estimates go. A unit that waited for others at the gate, until the
+// way past an overdue unit let them through, took as long as the gate made it: only what came after that counts.
+uint64_t own_length(const page::Account& account, uint64_t begin_ns, uint64_t end_ns, uint64_t length_ns) {
+  const uint32_t passed = account.overdue_passed;
+  if (passed == 0) return length_ns;
+  const uint64_t next_ns = account.overdue_next_ns.load(std::memory_order_relaxed);
+  const uint64_t last_ns = next_ns - (governor::kOverdueLeastNs << ((passed < 17 ? passed : 17) - 1));
+  return last_ns > begin_ns && last_ns < end_ns ? smaller(length_ns, end_ns - last_ns) : length_ns;
+}
+
 // A closed segment whose end marker has passed.
 void settle_segment(Guest* guest, StreamState* stream, Segment* segment, uint64_t now_ns) {
   ContextState* context = stream->context;
@@ -89,6 +99,7 @@ void settle_segment(Guest* guest, StreamState* stream, Segment* segment, uint64_
     if (permille != 0) length = length * permille / 1000;
     charge_queue(guest, segment, begin);
     add_piece(card, {end - length, end});
+    length = own_length(card_usage(guest, stream->card).account, begin, end, length);
     if (units != 0 && segment->mixed.load(std::memory_order_relaxed) == 0)
       Estimates::learn(segment->first, length / units);
     note_longest(card, slot, units == 0 ? 0 : length / units, now_ns);
@@ -310,7 +321,12 @@ void advance_account(Guest* guest, uint32_t card_index, uint64_t now_ns) {
         if (piece.start_ns < to) pieces[count++] = piece;
       }
     }
-    if (governor::settle_account(usage, seen, to, union_length(pieces, count, from, to), floor)) return;
+    uint64_t busy = union_length(pieces, count, from, to);
+    if ((guest->compute.mutations & kMutateUnion) != 0) {
+      busy = 0;
+      for (uint32_t i = 0; i < count; ++i) busy += union_length(&pieces[i], 1, from, to);
+    }
+    if (governor::settle_account(usage, seen, to, busy, floor)) return;
   }
 }
 

@@ -70,7 +70,7 @@ Round look_after(Guest* guest, uint32_t card_index) {
   // A thread that was about to sleep when the gate was last woken may have missed that: it is woken once more.
   const uint32_t settled = card.settled.load(std::memory_order_relaxed);
   if (in_flight.waiting != 0 && card.woken_again != settled) {
-    if (card.settled_seen == settled) {
+    if (card.settled_seen == settled && (guest->compute.mutations & kMutateWake) == 0) {
       wake_waiters(guest, card_index);
       card.woken_again = settled;
     }
@@ -107,7 +107,8 @@ void run(void* argument) {
     const uint64_t now = now_of(guest);
     if (all.work) last_work = now;
     if (all.urgent) {
-      const uint64_t pause = all.draining ? kDrainingNs : kUrgentNs;
+      const bool slow = (compute.mutations & kMutateSettler) != 0;
+      const uint64_t pause = slow ? 5 * kUrgentNs : all.draining ? kDrainingNs : kUrgentNs;
       guest->seams.waiter->sleep_ns(pause);
       const uint64_t slept = now_of(guest) - now;
       note_late(compute.settle_late_ns, slept > pause ? slept - pause : 0, kSleepMemory);
