@@ -37,6 +37,8 @@ struct ProcessSample {
 struct CardReading {
   int64_t used_bytes = 0;
   uint32_t utilisation_percent = 0;
+  bool mig = false;                    // partitioned: programs are placed on its parts, past us
+  bool exclusive_process = false;      // compute mode: the driver admits one process only
   std::vector<ProcessUse> processes;   // one per pid
   std::vector<ProcessSample> samples;  // may be empty
 };

@@ -142,7 +142,9 @@ Result<std::shared_ptr<GrantPages>> GrantPages::create(int directory, const std:
   const std::string id = grant_id_text(spec.grant_id);
   const std::string base = path + "/" + id;
   auto attempt = [&]() -> Result<std::shared_ptr<GrantPages>> {
-    Result<Fd> top = make_directory(directory, id, base, 0700);
+    // Passable for a runtime that mounts as a user of its own (user namespaces); what lies inside is for reading, and
+    // the usage file is only found by who knows the number.
+    Result<Fd> top = make_directory(directory, id, base, spec.container ? 0711 : 0700);
     if (!top) return std::move(top.error());
     Result<void> admitted = admit_owner(top->get(), base, spec.owner_uid);
     if (!admitted) return std::move(admitted.error());

@@ -36,6 +36,8 @@ struct PageSpec {
   std::string name;
   uint32_t card_count = 1;
   uid_t owner_uid = 0;
+  bool container =
+      false;  // for a container runtime, which may enter as whatever user: the directory is passable by all
 };
 
 class GrantPages final : public UsageView {

@@ -68,6 +68,8 @@ json::Object GrantRecord::to_json() const {
           {"id", grant_id_text(id)},
           {"name", name},
           {"pod", pod},
+          {"pod_uid", pod_uid},
+          {"enforced", enforced},
           {"owner_uid", owner_uid},
           {"kind", kind_name},
           {"shares", share_array},
@@ -94,7 +96,9 @@ Result<GrantRecord> GrantRecord::from_json(const json::Object& object) {
   else
     f.fail("id", "16 hex digits");
   f.text("name", record.name, kMaxNameBytes);
-  f.text("pod", record.pod, 256);
+  f.text("pod", record.pod, 512);
+  f.text("pod_uid", record.pod_uid, 256);
+  f.flag("enforced", record.enforced);
   f.number("owner_uid", record.owner_uid, 0, std::numeric_limits<uint32_t>::max());
   f.text("kind", kind, 32);
   for (const KindName& entry : kKinds) {

@@ -32,6 +32,8 @@ struct RecordShare {
 struct GrantRecord {
   uint64_t id = 0;
   std::string name, pod;
+  std::string pod_uid;   // not empty: a Kubernetes pod's container; the grant lives until its pod has gone
+  bool enforced = true;  // false: cards are chosen and shown, no limit is set (share nodes)
   int64_t owner_uid = 0;
   core::Kind kind = core::Kind::kNone;
   std::vector<RecordShare> shares;  // order of the cards in the pages

@@ -15,13 +15,15 @@ namespace sluice::agent {
 
 std::string metrics_text(const ListAnswer& node, const std::string& host_name);
 
-// Serves GET /metrics over HTTP/1.1, one request per connection, one at a time: a scraper or two, no more.
+// Serves GET /metrics, /healthz and /readyz over HTTP/1.1, one request per connection, one at a time: a scraper or two,
+// no more.
 class MetricsServer {
  public:
   MetricsServer() = default;
   ~MetricsServer() { stop(); }
   // address: "127.0.0.1:9401", "[::1]:9401"; port 0 takes a free one. kInvalid: no such address; kExists: taken.
-  Result<void> start(const std::string& address, std::function<std::string()> text);
+  // ready: answers /readyz; empty: always.
+  Result<void> start(const std::string& address, std::function<std::string()> text, std::function<bool()> ready = {});
   int port() const { return port_; }
   void stop();
 
@@ -30,6 +32,7 @@ class MetricsServer {
   void answer(int fd);
 
   std::function<std::string()> text_;
+  std::function<bool()> ready_;
   Fd listener_;
   Fd stop_event_;
   int port_ = 0;

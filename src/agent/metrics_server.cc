@@ -55,10 +55,12 @@ std::string reply(unsigned status, std::string_view reason, std::string_view typ
 
 }  // namespace
 
-Result<void> MetricsServer::start(const std::string& address_text, std::function<std::string()> text) {
+Result<void> MetricsServer::start(const std::string& address_text, std::function<std::string()> text,
+                                  std::function<bool()> ready) {
   Result<Address> address = parse_address(address_text);
   if (!address) return std::move(address.error());
   text_ = std::move(text);
+  ready_ = std::move(ready);
   listener_ = Fd(::socket(address->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   stop_event_ = Fd(::eventfd(0, EFD_CLOEXEC));
   if (!listener_.valid() || !stop_event_.valid()) return errno_error("cannot make a socket for", address_text, errno);
@@ -123,9 +125,15 @@ void MetricsServer::answer(int fd) {
   if (code || !parser.is_header_done()) {
     text = reply(400, "Bad Request", "text/plain", "not an HTTP request\n", true);
   } else if (parser.get().method() != http::verb::get && parser.get().method() != http::verb::head) {
-    text = reply(405, "Method Not Allowed", "text/plain", "GET /metrics is all there is\n", true);
+    text = reply(405, "Method Not Allowed", "text/plain", "only GET is answered\n", true);
+  } else if (parser.get().target() == "/healthz") {
+    text = reply(200, "OK", "text/plain", "ok\n", true);
+  } else if (parser.get().target() == "/readyz") {
+    const bool ready = !ready_ || ready_();
+    text = ready ? reply(200, "OK", "text/plain", "ok\n", true)
+                 : reply(503, "Service Unavailable", "text/plain", "not yet\n", true);
   } else if (parser.get().target() != "/metrics") {
-    text = reply(404, "Not Found", "text/plain", "GET /metrics is all there is\n", true);
+    text = reply(404, "Not Found", "text/plain", "there are /metrics, /healthz and /readyz\n", true);
   } else {
     text =
         reply(200, "OK", "text/plain; version=0.0.4; charset=utf-8", text_(), parser.get().method() == http::verb::get);

@@ -37,7 +37,8 @@ Node::Node(NodeOptions options, Cards& cards, HostFactory hosts)
     : options_(std::move(options)), cards_source_(cards), hosts_(std::move(hosts)) {
   core_.name = "this machine";
   core_.card_order = options_.card_order;
-  core_.max_pods_per_card = options_.max_grants_per_card;
+  // How many pods share a card is for the scheduler to say, never a reason to fail a container's start.
+  core_.max_pods_per_card = options_.pods_only ? 0 : options_.max_grants_per_card;
 }
 
 Node::~Node() {
@@ -83,6 +84,7 @@ core::Kind Node::kind_on(int32_t card_index) const {
 
 uint32_t Node::policy_for(const CardUnit& unit, core::Kind kind) const {
   if (unit.policy) return *unit.policy;
+  if (options_.policy) return *options_.policy;
   for (const auto& [id, grant] : grants_) {
     for (const GrantCard& card : grant->cards) {
       if (card.share.card_index == unit.info.index) return grant->record.policy;
@@ -103,7 +105,8 @@ void Node::apply_policy(CardUnit& unit) {
 core::ShareRequest Node::share_of(const Grant& grant, const GrantCard& card) const {
   core::ShareRequest share;
   // Whole cards have the card to themselves: no ceiling.
-  share.core_permille = grant.record.kind == core::Kind::kMemoryCore ? static_cast<uint32_t>(card.share.core_milli) : 0;
+  const bool capped = grant.record.kind == core::Kind::kMemoryCore && grant.record.enforced;
+  share.core_permille = capped ? static_cast<uint32_t>(card.share.core_milli) : 0;
   share.weight = static_cast<uint32_t>(grant.record.weight);
   share.high_priority = grant.record.high_priority;
   return share;
@@ -243,6 +246,9 @@ Result<void> Node::release(const Peer& peer, const std::string& text, bool force
   Result<Grant*> found = find_own_grant(peer, text);
   if (!found) return std::move(found.error());
   Grant& grant = **found;
+  if (!grant.record.pod_uid.empty()) {
+    return invalid(fmt::format("grant '{}' is a pod's; delete the pod to release it", grant.record.name));
+  }
   probe_grant(grant, monotonic_ns());
   bool busy = false;
   for (const GrantCard& card : grant.cards) busy = busy || card.watch->any_alive() || card.watch->any_waiting();

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -38,6 +39,33 @@ struct NodeOptions {
   core::CardOrder card_order = core::CardOrder::kBinpack;
   bool mixed = false;           // memory-only requests may share what compute is left of a card that serves both kinds
   bool allow_priority = false;  // weight and high priority of users other than the agent's own
+  // On a Kubernetes node: cards go to pods alone, and no card at the start is a state and no error.
+  bool pods_only = false;
+  std::optional<uint32_t> policy;  // of every card that set-policy does not name; absent: by what the card serves
+};
+
+// One container's grant as the pod's allocation has it (node_pods.cc). Shares name cards by UUID; memory_mib is worked
+// out here, of whole cards units too.
+struct PodGrantRequest {
+  uint64_t id = 0;   // the slot's number becomes the grant's
+  std::string name;  // "namespace/pod/container"
+  std::string pod;   // "namespace/pod"
+  std::string pod_uid;
+  core::Kind kind = core::Kind::kNone;
+  bool enforced = true;
+  std::vector<RecordShare> shares;
+  int64_t weight = 1;
+  bool high_priority = false;
+};
+
+// A card for whoever reports about the node.
+struct CardFacts {
+  CardInfo info;
+  bool usable = false;  // ours and answering
+  std::string problem;  // why it is not; also of a usable card that cannot be shared (MIG, exclusive-process mode)
+  int64_t units = 0, free_units = 0;
+  int64_t free_core_percent = 0;
+  bool operator==(const CardFacts&) const = default;
 };
 
 // Who asks, by the kernel's word.
@@ -116,6 +144,17 @@ class Node {
   bool is_admin(const Peer& peer) const;
   bool idle();  // no grant
 
+  // Pods (node_pods.cc). The same request again gives the same answer; an id that belongs to another pod or to other
+  // cards is an error. kExhausted: the cards have not got that much free (who asks again may succeed later).
+  Result<GrantAnswer> grant_for_pod(const PodGrantRequest& request);
+  // Closes the grant for new programs and ends it as soon as none runs. No grant of that number: nothing to do.
+  void end_pod_grant(uint64_t id);
+  std::optional<GrantRecord> record_of(uint64_t id);
+  std::vector<GrantRecord> pod_records();
+  std::vector<CardFacts> card_facts();
+  // The most pods per card, by the node's label; only the fair policy divides by it.
+  void set_max_grants_per_card(int32_t most);
+
   // The watchdog's calls.
   void probe(uint64_t now_ns);
   void write_heartbeats(uint64_t now_ns);
@@ -163,6 +202,12 @@ class Node {
   GrantAnswer answer_for(const Grant& grant, std::vector<std::string> notes);
   GrantCardAnswer card_answer(const Grant& grant, const GrantCard& card) const;
   Result<void> check_memory_change(Grant& grant, int64_t units);
+
+  // node_pods.cc
+  Result<GrantAnswer> try_grant_for_pod(const PodGrantRequest& request);
+  Result<std::unique_ptr<Grant>> make_pod_grant(const PodGrantRequest& request);
+  Result<GrantAnswer> book(std::unique_ptr<Grant> made, const core::Placement& placement,
+                           std::vector<std::string> notes);
 
   // node_watch.cc
   void probe_grant(Grant& grant, uint64_t now_ns);

@@ -118,7 +118,7 @@ void Node::fill_page(Grant& grant) {
     page.card_memory_bytes = static_cast<uint64_t>(card.unit->info.memory_bytes);
     page.context_estimate_bytes = static_cast<uint64_t>(context_estimate_bytes(card.unit->info.memory_bytes));
     // Whole cards: no limit, the programs see the card as it is.
-    const bool whole = grant.record.kind == core::Kind::kWhole;
+    const bool whole = grant.record.kind == core::Kind::kWhole || !grant.record.enforced;
     page.memory_limit_bytes.store(whole ? 0 : static_cast<uint64_t>(card.share.memory_mib * kMib));
     page.core_permille.store(share_of(grant, card).core_permille);
     page.policy.store(card.unit->policy_in_force);
@@ -177,6 +177,10 @@ Result<std::unique_ptr<Grant>> Node::make_grant(const Peer& peer, const GrantReq
 }
 
 Result<GrantAnswer> Node::grant(const Peer& peer, const GrantRequest& request) {
+  if (options_.pods_only) {
+    return permission(
+        "the cards of this machine are given to pods by Kubernetes; ask with a pod that names aliyun.com/gpu-mem");
+  }
   // Memory of programs that have just ended comes back with the card's next word, within two seconds: who asks right
   // after them waits for that instead of being refused.
   for (uint64_t end_ns = monotonic_ns() + kDeadHoldNs + 500'000'000;;) {
@@ -194,19 +198,25 @@ Result<GrantAnswer> Node::try_grant(const Peer& peer, const GrantRequest& reques
   std::vector<std::string> notes;
   Result<std::unique_ptr<Grant>> made = make_grant(peer, request, *choice, notes);
   if (!made) return std::move(made.error());
-  const uint64_t id = (*made)->record.id;
-  Result<void> written = write_record(**made);
+  return book(std::move(*made), choice->placement, std::move(notes));
+}
+
+// A grant whose pages are made is written down, counted and takes its turns. On an error its pages are removed.
+Result<GrantAnswer> Node::book(std::unique_ptr<Grant> made, const core::Placement& placement,
+                               std::vector<std::string> notes) {
+  const uint64_t id = made->record.id;
+  Result<void> written = write_record(*made);
   if (!written) {
     GrantPages::remove(grants_directory_.get(), grants_path_, id);
     return std::move(written.error()).wrap("the grant's record");
   }
-  Result<void> taken = core::take(core_, choice->placement);
+  Result<void> taken = core::take(core_, placement);
   if (!taken) {
     ::unlink(fmt::format("{}/{}.json", records_path_, grant_id_text(id)).c_str());
     GrantPages::remove(grants_directory_.get(), grants_path_, id);
     return std::move(taken.error());
   }
-  Grant& grant = *(grants_[id] = std::move(*made));
+  Grant& grant = *(grants_[id] = std::move(made));
   grant.sequence = ++grants_made_;
   for (GrantCard& card : grant.cards) apply_policy(*card.unit);
   fill_page(grant);
@@ -245,7 +255,7 @@ GrantAnswer Node::answer_for(const Grant& grant, std::vector<std::string> notes)
   answer.name = record.name;
   answer.whole_cards = record.kind == core::Kind::kWhole;
   // All of the machine's cards, whole: nothing to hide and nothing to hold.
-  answer.isolate = !answer.whole_cards || grant.cards.size() < units_.size();
+  answer.isolate = (!answer.whole_cards && record.enforced) || grant.cards.size() < units_.size();
   answer.policy = grant.cards.front().unit != nullptr ? grant.cards.front().unit->policy_in_force : record.policy;
   std::string uuids, indexes;
   int64_t units = 0;
@@ -301,6 +311,9 @@ Result<GrantStatus> Node::set(const Peer& peer, const SetRequest& request) {
   if (!grant.pages || grant.closing || grant.fading) return unavailable("this grant can no longer be changed");
   if (grant.record.kind == core::Kind::kWhole && (request.gpu_mem_units || request.core_percent)) {
     return invalid(fmt::format("grant '{}' has whole cards; a share of them cannot be changed", grant.record.name));
+  }
+  if (!grant.record.pod_uid.empty() && (request.gpu_mem_units || request.core_percent)) {
+    return invalid(fmt::format("grant '{}' is a pod's; its manifest says what it gets", grant.record.name));
   }
   if (request.core_percent && grant.record.kind != core::Kind::kMemoryCore) {
     return invalid(fmt::format("grant '{}' asked for memory only; compute cannot be added to it", grant.record.name));

@@ -106,7 +106,7 @@ Result<void> Node::start() {
   load_policies();
   Result<std::vector<CardInfo>> cards = cards_source_.list();
   if (!cards) return std::move(cards.error());
-  if (cards->empty())
+  if (cards->empty() && !options_.pods_only)
     return not_found("no card: the driver is there but lists none (`nvidia-smi -L` shows what it sees)");
   std::string refused;
   for (const CardInfo& card : *cards) {
@@ -116,7 +116,7 @@ Result<void> Node::start() {
       refused += fmt::format("{}{}", refused.empty() ? "" : "; ", units_.back()->held_by);
   }
   const bool any = std::any_of(units_.begin(), units_.end(), [](const auto& unit) { return unit->lock.valid(); });
-  if (!any) return Error{ErrorCode::kExists, refused};
+  if (!any && !units_.empty()) return Error{ErrorCode::kExists, refused};
   take_over_grants();
   remove_leftovers();
   return {};

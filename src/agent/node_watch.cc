@@ -201,7 +201,8 @@ void Node::probe(uint64_t now_ns) {
       const uint64_t seen = namespace_of(grant->holders.front().process.pid);
       if (seen != own_namespace) grant->mount_namespace = seen;
     }
-    bool alive = holders_alive(*grant);
+    // A pod's containers may start again at any time; who sees the pod go says so (end_pod_grant).
+    bool alive = holders_alive(*grant) || (!grant->record.pod_uid.empty() && !grant->closing);
     bool held = false;
     for (const GrantCard& card : grant->cards) {
       alive = alive || card.watch->any_alive();
@@ -276,7 +277,7 @@ void Node::card_read(const std::string& uuid, uint64_t now_ns, uint64_t started_
       SlotWatch::Found found = card.watch->card_read(now_ns, started_ns, reading, images->second);
       clear_slots(*grant, i, found.clear);
       publish(*grant, i);
-      const bool whole = grant->record.kind == core::Kind::kWhole;
+      const bool whole = grant->record.kind == core::Kind::kWhole || !grant->record.enforced;
       std::optional<std::string> differs = card.watch->difference(whole ? 0 : card.share.memory_mib * (1 << 20));
       if (differs && !whole && !card.differs) {
         ++card.tampering;

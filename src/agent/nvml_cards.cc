@@ -46,6 +46,8 @@ struct Api {
   nvmlReturn_t (*minor)(nvmlDevice_t, unsigned*) = nullptr;
   nvmlReturn_t (*memory)(nvmlDevice_t, nvmlMemory_t*) = nullptr;
   nvmlReturn_t (*utilisation)(nvmlDevice_t, nvmlUtilization_t*) = nullptr;
+  nvmlReturn_t (*mig)(nvmlDevice_t, unsigned*, unsigned*) = nullptr;
+  nvmlReturn_t (*compute_mode)(nvmlDevice_t, nvmlComputeMode_t*) = nullptr;
   nvmlReturn_t (*samples)(nvmlDevice_t, nvmlProcessUtilizationSample_t*, unsigned*, unsigned long long) = nullptr;
   using List = nvmlReturn_t (*)(nvmlDevice_t, unsigned*, nvmlProcessInfo_v2_t*);  // _v2 and _v3 share the layout
   using ListV1 = nvmlReturn_t (*)(nvmlDevice_t, unsigned*, nvmlProcessInfo_v1_t*);
@@ -75,6 +77,8 @@ Result<Api> bind_api(void* library, const std::string& path) {
   bind(library, api.minor, {"nvmlDeviceGetMinorNumber"});
   bind(library, api.memory, {"nvmlDeviceGetMemoryInfo"});
   bind(library, api.utilisation, {"nvmlDeviceGetUtilizationRates"});
+  bind(library, api.mig, {"nvmlDeviceGetMigMode"});
+  bind(library, api.compute_mode, {"nvmlDeviceGetComputeMode"});
   bind(library, api.samples, {"nvmlDeviceGetProcessUtilization"});
   bind(library, api.lists[0], {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"});
   bind(library, api.lists[1], {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"});
@@ -245,6 +249,11 @@ Result<CardReading> NvmlCards::read(const std::string& uuid) {
   if (api_.utilisation != nullptr && api_.utilisation(device, &rates) == NVML_SUCCESS) {
     reading.utilisation_percent = rates.gpu;
   }
+  unsigned mig = 0, pending = 0;
+  reading.mig = api_.mig != nullptr && api_.mig(device, &mig, &pending) == NVML_SUCCESS && mig != 0;
+  nvmlComputeMode_t mode = NVML_COMPUTEMODE_DEFAULT;
+  reading.exclusive_process = api_.compute_mode != nullptr && api_.compute_mode(device, &mode) == NVML_SUCCESS &&
+                              (mode == NVML_COMPUTEMODE_EXCLUSIVE_PROCESS || mode == NVML_COMPUTEMODE_PROHIBITED);
   samples(device, uuid, reading);
   return reading;
 }

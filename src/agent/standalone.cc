@@ -1,4 +1,7 @@
-// sluice-agent: options, start, the wait for its end. Everything else is in the classes it puts together.
+// sluice-agent without Kubernetes: options, start, the wait for its end. Everything else is in the classes it puts
+// together.
+#include "agent/standalone.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -80,7 +83,9 @@ void declare_options(CLI::App& app, Options& options) {
                  "where a card's one arbiter is settled, machine-wide");
   app.add_option("--ready-fd", options.ready_fd, "report readiness to this descriptor")->group("");
   app.add_flag("--debug", options.debug, "more log lines");
-  app.footer("Exit codes: 0 done, 1 cannot serve, 2 wrong usage, 3 another agent serves the directory or the cards.");
+  app.footer(
+      "Exit codes: 0 done, 1 cannot serve, 2 wrong usage, 3 another agent serves the directory or the cards.\n"
+      "With --kubernetes it serves a Kubernetes node and takes other options: sluice-agent --kubernetes --help");
 }
 
 std::string host_name() {
@@ -167,7 +172,9 @@ class Agent {
   MetricsServer metrics_;
 };
 
-int run(int argc, char** argv) {
+}  // namespace
+
+int run_standalone(int argc, char** argv) {
   Options options;
   CLI::App app{"One per machine: hands out shares of its GPU cards and holds programs to them."};
   declare_options(app, options);
@@ -207,9 +214,4 @@ int run(int argc, char** argv) {
   return 0;
 }
 
-}  // namespace
 }  // namespace sluice::agent
-
-int main(int argc, char** argv) {
-  return sluice::agent::run(argc, argv);
-}

@@ -1,0 +1,204 @@
+// What the deciding thread does, once a second and after every change: which mode is in force, what is offered, what
+// stands on the node.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+
+#include "base/files.h"
+#include "base/log.h"
+#include "node/kubernetes_agent.h"
+#include "node/offer.h"
+
+namespace sluice::node {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr char kWholeMarker[] = "whole-cards";  // in the state directory: nvidia.com/gpu was ours before
+
+}  // namespace
+
+void KubernetesAgent::decide_mode(const NodeFacts& facts) {
+  std::vector<PresentPod> present;
+  for (const LocalPodPtr& pod : pods_->all()) {
+    if (!pod->pod.terminal()) present.push_back({pod->pod.full_name(), pod->kind()});
+  }
+  const core::NodeMode before = mode_.mode;
+  ModeState next = next_mode(mode_.mode, wanted_mode(facts.labels), present);
+  if (next.mode != before) {
+    const std::string text = fmt::format("mode {} instead of {}", mode_word(next.mode), mode_word(before));
+    if (Result<void> kept = write_file_atomic(options_.state_directory + "/mode", mode_word(next.mode)); !kept) {
+      log::error("the mode cannot be written down", {{"reason", kept.error().message}});
+      return;
+    }
+    log::info(text);
+    events_->node(false, "SluiceModeChanged", text);
+  }
+  std::string waiting;
+  for (size_t i = 0; i < next.waiting_for.size() && i < 5; ++i) waiting += (i == 0 ? "" : ", ") + next.waiting_for[i];
+  if (!waiting.empty() && waiting != said_waiting_) {
+    events_->node(true, "SluiceModeWaiting",
+                  fmt::format("mode {} stays in force and nothing new is offered until {} have gone; then {}",
+                              mode_word(next.mode), waiting, next.wanted.word));
+  }
+  said_waiting_ = waiting;
+  mode_ = std::move(next);
+  grants_->set_mode(mode_.mode);
+  mode_shown_ = mode_.mode;
+}
+
+// nvidia.com/gpu belongs to whoever had it first: where another plugin offers it, it is left alone.
+bool KubernetesAgent::whole_cards_free(const NodeFacts& facts) {
+  if (!options_.whole_cards) return false;
+  if (plugins_->contested(core::kResourceWholeCards)) foreign_plugin_ = "another plugin registers it again and again";
+  const std::string marker = options_.state_directory + "/" + kWholeMarker;
+  const bool was_ours = ::access(marker.c_str(), F_OK) == 0;
+  if (foreign_plugin_.empty() && !was_ours && facts.whole_cards_allocatable > 0)
+    foreign_plugin_ = fmt::format("the node offers {} of it already", facts.whole_cards_allocatable);
+  if (!foreign_plugin_.empty()) {
+    events_->node(true, "SluiceWholeCardsTaken",
+                  fmt::format("{} is left to another device plugin: {}", core::kResourceWholeCards, foreign_plugin_));
+    return false;
+  }
+  if (!was_ours) {
+    if (Result<void> kept = write_file_atomic(marker, ""); !kept) return false;
+  }
+  return true;
+}
+
+std::map<std::string, PluginSet::Wanted> KubernetesAgent::offers(const std::vector<agent::CardFacts>& cards) {
+  std::map<std::string, PluginSet::Wanted> wanted;
+  offer_problem_.clear();
+  if (!is_sharing(mode_.mode)) {
+    memory_ids_ = core_ids_ = 0;  // their plugins are gone, a new one may list what it likes
+    return wanted;
+  }
+  Supply memory, compute;
+  const bool needs_enforcing = mode_.mode != core::NodeMode::kShare;
+  for (const agent::CardFacts& card : cards) {
+    if (Result<void> fine = check_unit_count(card.units, static_cast<int64_t>(cards.size()), options_.memory_unit_mib);
+        !fine) {
+      offer_problem_ = fine.error().message;
+      continue;
+    }
+    memory.capacity += card.units;
+    compute.capacity += kCorePerCard;
+    if (card.usable && (card.problem.empty() || !needs_enforcing)) continue;
+    memory.blocked += card.free_units;
+    compute.blocked += card.free_core_percent;
+  }
+  memory.closed = compute.closed = !mode_.settled() || !offer_problem_.empty();
+  const std::vector<bool> units = plan_health(memory, memory_ids_, grants_->held(core::kResourceMemory, kMemoryLetter));
+  memory_ids_ = units.size();
+  wanted[core::kResourceMemory] = {&memory_calls_, to_devices(kMemoryLetter, units)};
+  if (mode_.mode == core::NodeMode::kCoreMemory) {
+    const std::vector<bool> percents = plan_health(compute, core_ids_, grants_->held(core::kResourceCore, kCoreLetter));
+    core_ids_ = percents.size();
+    wanted[core::kResourceCore] = {&core_calls_, to_devices(kCoreLetter, percents)};
+  } else {
+    core_ids_ = 0;
+  }
+  return wanted;
+}
+
+void KubernetesAgent::decide() {
+  std::optional<NodeFacts> facts;
+  {
+    std::lock_guard guard(mutex_);
+    facts = facts_;
+  }
+  // Without the node's label and its pods nothing can be said; what is offered stays as it is.
+  if (!facts || !pods_->listed()) return;
+  if (!leaving_) decide_mode(*facts);
+  grants_->sweep();
+  if (auto most = facts->labels.find(kube::kLabelMaxPods); most != facts->labels.end()) {
+    const int64_t number = std::strtol(most->second.c_str(), nullptr, 10);
+    if (number >= 0 && number <= 10'000) node_->set_max_grants_per_card(static_cast<int32_t>(number));
+  }
+  const std::vector<agent::CardFacts> cards = node_->card_facts();
+  std::map<std::string, PluginSet::Wanted> wanted = offers(cards);
+  if (whole_cards_free(*facts) && (is_sharing(mode_.mode) || mode_.mode == core::NodeMode::kDefault)) {
+    PluginSet::Wanted& whole = wanted[core::kResourceWholeCards];
+    whole.calls = &whole_calls_;
+    if (mode_.mode == core::NodeMode::kDefault) {
+      for (const agent::CardFacts& card : cards) {
+        if (std::find(whole_ids_.begin(), whole_ids_.end(), card.info.uuid) == whole_ids_.end())
+          whole_ids_.push_back(card.info.uuid);
+      }
+      const std::set<std::string> held = grants_->held_texts(core::kResourceWholeCards);
+      for (const std::string& uuid : whole_ids_) {
+        auto card = std::find_if(cards.begin(), cards.end(), [&](const auto& one) { return one.info.uuid == uuid; });
+        const bool free = mode_.settled() && card != cards.end() && card->usable;
+        whole.devices.push_back({uuid, held.contains(uuid) || free});
+      }
+    } else {
+      whole_ids_.clear();
+    }
+  }
+  plugins_->want(wanted);
+  plugins_->tend();
+  registrations_ = plugins_->registrations();
+  ready_ = pods_->listed() && (wanted.empty() || plugins_->complete());
+  write_face(*facts, cards);
+  tell_agent_events();
+}
+
+void KubernetesAgent::write_face(const NodeFacts& facts, const std::vector<agent::CardFacts>& cards) {
+  if (Clock::now() < next_patch_ && !leaving_) return;
+  ReportInput input;
+  input.mode = mode_;
+  input.cards = cards;
+  input.offering = plugins_->complete() && !leaving_;
+  input.offer_problem = offer_problem_;
+  if (options_.delivery == DeliveryKind::kCdi) {
+    if (Result<void> fine = check_cdi(facts.kubelet_version, facts.runtime); !fine) {
+      input.enforce_problem = fine.error().message;
+      input.enforce_reason = "CdiOff";
+    }
+  }
+  const NodePatches patches = plan_patches(facts.face, wanted_face(input),
+                                           fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));
+  if (!patches.object && !patches.status) {
+    patch_backoff_ = std::chrono::milliseconds(0);
+    return;
+  }
+  const bool done =
+      (!patches.object || patch("", *patches.object)) && (!patches.status || patch("status", *patches.status));
+  // What was written comes back by the watch; until then it is not written again.
+  constexpr auto kAfterPatch = std::chrono::milliseconds(500);
+  constexpr auto kLongest = std::chrono::milliseconds(30'000);
+  patch_backoff_ = done ? std::chrono::milliseconds(0) : std::clamp(patch_backoff_ * 2, kAfterPatch * 2, kLongest);
+  next_patch_ = Clock::now() + (done ? kAfterPatch : patch_backoff_);
+}
+
+bool KubernetesAgent::patch(const std::string& subresource, const json::Object& body) {
+  const kube::ApiAnswer answer =
+      api_->patch(kube::node_path(options_.node_name, subresource), kube::PatchKind::kStrategicMerge, body);
+  if (!answer.ok()) {
+    log::warning("the node object cannot be patched", {{"reason", answer.to_error("node").message}});
+    return false;
+  }
+  if (answer.body.is_object()) {
+    std::lock_guard guard(mutex_);
+    facts_ = read_node(answer.body.get_object());
+  }
+  return true;
+}
+
+// What the watchdog of cards and pages has noticed (strangers are told by their own part).
+void KubernetesAgent::tell_agent_events() {
+  const agent::Peer self{::getpid(), static_cast<int64_t>(::geteuid())};
+  for (const agent::Event& event : node_->list(self).events) {
+    if (event.unix_ms <= last_event_ms_) continue;
+    last_event_ms_ = event.unix_ms;
+    if (event.what == "card-lost") events_->node(true, "SluiceCardLost", event.text);
+    if (event.what == "card-back") events_->node(false, "SluiceCardBack", event.text);
+    if (event.what == "tampering") events_->node(true, "SluiceTampering", event.text);
+    if (event.what == "grant-lost") events_->node(true, "SluiceGrantLost", event.text);
+  }
+}
+
+}  // namespace sluice::node

@@ -1,0 +1,201 @@
+#include "node/local_pods.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+
+#include "agent/protocol.h"
+#include "base/log.h"
+
+namespace sluice::node {
+namespace {
+
+constexpr size_t kMaxPods = 10'000;  // a node runs some hundred; more is a server that ignores the field selector
+
+const json::Object* object_at(const json::Object& object, std::string_view key) {
+  const json::Value* value = object.if_contains(key);
+  return value != nullptr && value->is_object() ? &value->get_object() : nullptr;
+}
+
+const json::Array* array_at(const json::Object& object, std::string_view key) {
+  const json::Value* value = object.if_contains(key);
+  return value != nullptr && value->is_array() ? &value->get_array() : nullptr;
+}
+
+std::string text_at(const json::Object& object, std::string_view key) {
+  const json::Value* value = object.if_contains(key);
+  return value != nullptr && value->is_string() ? std::string(value->get_string()) : "";
+}
+
+int64_t number_at(const json::Object& object, std::string_view key) {
+  const json::Value* value = object.if_contains(key);
+  return value != nullptr && value->is_int64() ? value->get_int64() : 0;
+}
+
+void read_states(const json::Object& status, LocalPod& out) {
+  for (const char* key : {"initContainerStatuses", "containerStatuses"}) {
+    const json::Array* list = array_at(status, key);
+    if (list == nullptr) continue;
+    for (const json::Value& item : *list) {
+      if (!item.is_object()) continue;
+      const json::Object& one = item.get_object();
+      ContainerState state;
+      state.container_id = text_at(one, "containerID");
+      if (size_t scheme = state.container_id.find("://"); scheme != std::string::npos)
+        state.container_id.erase(0, scheme + 3);
+      state.restarts = number_at(one, "restartCount");
+      if (const json::Object* now = object_at(one, "state"); now != nullptr) {
+        state.running = object_at(*now, "running") != nullptr;
+        if (const json::Object* ended = object_at(*now, "terminated"); ended != nullptr) {
+          state.terminated = true;
+          state.exit_code = number_at(*ended, "exitCode");
+        }
+      }
+      out.states[text_at(one, "name")] = state;
+    }
+  }
+}
+
+// Weight and priority stand in the env of the pod's spec, where the API server keeps them from being changed; what a
+// running container says of itself is not read.
+void read_wishes(const json::Object& spec, LocalPod& out) {
+  for (const char* key : {"initContainers", "containers"}) {
+    const json::Array* list = array_at(spec, key);
+    if (list == nullptr) continue;
+    for (const json::Value& item : *list) {
+      if (!item.is_object()) continue;
+      const json::Array* env = array_at(item.get_object(), "env");
+      if (env == nullptr) continue;
+      LocalPod::Wishes wishes;
+      for (const json::Value& variable : *env) {
+        if (!variable.is_object()) continue;
+        const std::string name = text_at(variable.get_object(), "name");
+        const std::string value = text_at(variable.get_object(), "value");
+        if (name == "ALIYUN_COM_GPU_SCHD_WEIGHT") {
+          int64_t weight = 0;
+          auto [end, code] = std::from_chars(value.data(), value.data() + value.size(), weight);
+          if (code == std::errc() && end == value.data() + value.size())
+            wishes.weight = std::clamp<int64_t>(weight, 1, agent::kMaxWeight);
+        }
+        if (name == "ALIYUN_COM_GPU_HIGH_PRIO")
+          wishes.high_priority = !value.empty() && value != "0" && value != "false";
+      }
+      if (wishes.weight != 1 || wishes.high_priority) out.wishes[text_at(item.get_object(), "name")] = wishes;
+    }
+  }
+}
+
+}  // namespace
+
+PodKind LocalPod::kind() const {
+  switch (request.total.kind) {
+    case core::Kind::kWhole:
+      return PodKind::kWhole;
+    case core::Kind::kMemory:
+      return PodKind::kMemory;
+    case core::Kind::kMemoryCore:
+      return PodKind::kMemoryCore;
+    case core::Kind::kNone:
+      break;
+  }
+  return PodKind::kNone;
+}
+
+int64_t LocalPod::ids_wanted(const core::ContainerShare& share, const std::string& resource) const {
+  if (resource == core::kResourceWholeCards) return share.whole_cards;
+  if (resource == core::kResourceCore) return int64_t{share.core_milli} / 10 * request.total.cards;
+  return share.units * request.total.cards;
+}
+
+Result<LocalPod> decode_local_pod(const json::Value& object) {
+  Result<kube::Pod> pod = kube::decode_pod(object);
+  if (!pod) return std::move(pod.error());
+  LocalPod out;
+  out.pod = std::move(*pod);
+  Result<core::PodRequest> request = core::parse_pod(out.pod.text);
+  if (request)
+    out.request = std::move(*request);
+  else
+    out.request_problem = request.error().message;
+  const json::Object& root = object.get_object();
+  if (const json::Object* status = object_at(root, "status"); status != nullptr) read_states(*status, out);
+  if (const json::Object* spec = object_at(root, "spec"); spec != nullptr) read_wishes(*spec, out);
+  return out;
+}
+
+void LocalPods::put(const json::Value& object) {
+  Result<LocalPod> decoded = decode_local_pod(object);
+  if (!decoded) {
+    log::warning("a pod cannot be read and is left out", {{"reason", decoded.error().message}});
+    return;
+  }
+  std::string uid = decoded->pod.uid;
+  if (pods_.size() >= kMaxPods && !pods_.contains(uid)) return;
+  pods_[uid] = std::make_shared<const LocalPod>(std::move(*decoded));
+}
+
+void LocalPods::replaced(json::Array items) {
+  {
+    std::lock_guard guard(mutex_);
+    pods_.clear();
+    for (const json::Value& item : items) put(item);
+    listed_ = true;
+  }
+  news_.notify_all();
+  if (changed_) changed_();
+}
+
+void LocalPods::changed(json::Value object) {
+  {
+    std::lock_guard guard(mutex_);
+    put(object);
+  }
+  news_.notify_all();
+  if (changed_) changed_();
+}
+
+void LocalPods::deleted(json::Value object) {
+  {
+    std::lock_guard guard(mutex_);
+    if (object.is_object()) {
+      if (const json::Object* metadata = object_at(object.get_object(), "metadata"); metadata != nullptr)
+        pods_.erase(text_at(*metadata, "uid"));
+    }
+  }
+  news_.notify_all();
+  if (changed_) changed_();
+}
+
+bool LocalPods::listed() const {
+  std::lock_guard guard(mutex_);
+  return listed_;
+}
+
+std::vector<LocalPodPtr> LocalPods::all() const {
+  std::lock_guard guard(mutex_);
+  std::vector<LocalPodPtr> out;
+  for (const auto& [uid, pod] : pods_) out.push_back(pod);
+  return out;
+}
+
+LocalPodPtr LocalPods::find(const std::string& uid) const {
+  std::lock_guard guard(mutex_);
+  auto found = pods_.find(uid);
+  return found == pods_.end() ? nullptr : found->second;
+}
+
+LocalPodPtr LocalPods::wait_for(const std::string& name_space, const std::string& name, int timeout_ms) const {
+  std::unique_lock lock(mutex_);
+  LocalPodPtr found;
+  news_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] {
+    for (const auto& [uid, pod] : pods_) {
+      if (pod->pod.name == name && pod->pod.name_space == name_space && !pod->pod.terminal()) found = pod;
+    }
+    return found != nullptr;
+  });
+  return found;
+}
+
+}  // namespace sluice::node

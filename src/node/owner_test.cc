@@ -1,0 +1,190 @@
+#include "node/owner.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "node/slots.h"
+
+namespace sluice::node {
+namespace {
+
+json::Object container(const std::string& name, int units, bool sidecar = false) {
+  json::Object out{{"name", name}};
+  if (units > 0)
+    out["resources"] = json::Object{{"limits", json::Object{{core::kResourceMemory, std::to_string(units)}}}};
+  if (sidecar) out["restartPolicy"] = "Always";
+  return out;
+}
+
+LocalPodPtr pod(const std::string& name, json::Array containers, json::Array init = {}, const std::string& created = "",
+                json::Object status = {}) {
+  json::Object object{
+      {"metadata",
+       json::Object{{"name", name}, {"namespace", "team"}, {"uid", "uid-" + name}, {"creationTimestamp", created}}},
+      {"spec", json::Object{{"containers", std::move(containers)}, {"initContainers", std::move(init)}}},
+      {"status", std::move(status)}};
+  Result<LocalPod> decoded = decode_local_pod(object);
+  EXPECT_TRUE(decoded.ok()) << (decoded.ok() ? "" : decoded.error().message);
+  return std::make_shared<const LocalPod>(std::move(*decoded));
+}
+
+std::vector<std::string> ids(int first, int count) {
+  std::vector<std::string> out;
+  for (int i = first; i < first + count; ++i) out.push_back(fmt::format("m{}", i));
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+RecordedPod record(const LocalPodPtr& of, std::vector<std::pair<std::string, std::vector<std::string>>> held) {
+  RecordedPod out{of->pod.name_space, of->pod.name, {}};
+  for (auto& [name, list] : held) out.containers.push_back({name, {{core::kResourceMemory, list}}});
+  return out;
+}
+
+std::string name_of(const Owner& owner, size_t i = 0) {
+  return owner.pod->request.shares[owner.containers[i]].name;
+}
+
+TEST(FindOwner, ByTheRecord) {
+  LocalPodPtr a = pod("a", {container("x", 10), container("y", 10)}), b = pod("b", {container("x", 10)});
+  std::vector<OwnerCandidate> all{{a, record(a, {{"x", ids(0, 10)}, {"y", ids(10, 10)}})},
+                                  {b, record(b, {{"x", ids(20, 10)}})}};
+  Result<Owner> owner = find_owner({core::kResourceMemory, ids(10, 10)}, all);
+  ASSERT_TRUE(owner.ok()) << owner.error().message;
+  EXPECT_EQ(owner->pod, a);
+  EXPECT_EQ(name_of(*owner), "y");
+  EXPECT_EQ(find_owner({core::kResourceMemory, ids(20, 10)}, all)->pod, b);
+  EXPECT_EQ(find_owner({core::kResourceMemory, ids(30, 10)}, all).error().code, ErrorCode::kNotFound);
+}
+
+TEST(FindOwner, IdsOfTwoPodsAreAnError) {
+  LocalPodPtr a = pod("a", {container("x", 4)}), b = pod("b", {container("x", 4)});
+  for (const std::vector<std::string>& second : {ids(0, 4), ids(3, 4)}) {
+    Result<Owner> owner = find_owner({core::kResourceMemory, ids(0, 4)},
+                                     {{a, record(a, {{"x", ids(0, 4)}})}, {b, record(b, {{"x", second}})}});
+    ASSERT_FALSE(owner.ok());
+    EXPECT_EQ(owner.error().code, ErrorCode::kUnavailable);
+    EXPECT_NE(owner.error().message.find("team/a"), std::string::npos);
+    EXPECT_NE(owner.error().message.find("team/b"), std::string::npos);
+  }
+}
+
+TEST(FindOwner, ARecordThatContradictsTheManifest) {
+  LocalPodPtr a = pod("a", {container("x", 5)});
+  Result<Owner> owner = find_owner({core::kResourceMemory, ids(0, 4)}, {{a, record(a, {{"x", ids(0, 4)}})}});
+  EXPECT_EQ(owner.error().code, ErrorCode::kUnavailable);
+  LocalPodPtr wrong = pod(
+      "b",
+      {container("x", 5),
+       json::Object{{"name", "z"}, {"resources", json::Object{{"limits", json::Object{{core::kResourceCore, "7"}}}}}}});
+  owner = find_owner({core::kResourceMemory, ids(0, 5)}, {{wrong, record(wrong, {{"x", ids(0, 5)}})}});
+  EXPECT_EQ(owner.error().code, ErrorCode::kInvalid);
+}
+
+TEST(FindOwner, InitContainersAreKnownByWhoUsesTheirIdsAgain) {
+  // The same number: both stand for the ids.
+  LocalPodPtr same = pod("same", {container("main", 8)}, {container("init", 8)});
+  Result<Owner> owner = find_owner({core::kResourceMemory, ids(0, 8)}, {{same, record(same, {{"main", ids(0, 8)}})}});
+  ASSERT_TRUE(owner.ok());
+  ASSERT_EQ(owner->containers.size(), 2u);
+  EXPECT_EQ(name_of(*owner, 0), "init");
+  EXPECT_EQ(name_of(*owner, 1), "main");
+  EXPECT_EQ(starting_now(*owner), 0u);
+  // A larger init container: its ids overlap with those of the main one.
+  LocalPodPtr larger = pod("larger", {container("main", 3)}, {container("init", 8)});
+  owner = find_owner({core::kResourceMemory, ids(0, 8)}, {{larger, record(larger, {{"main", ids(2, 3)}})}});
+  ASSERT_TRUE(owner.ok());
+  ASSERT_EQ(owner->containers.size(), 1u);
+  EXPECT_EQ(name_of(*owner), "init");
+  // A sidecar stands in the record of newer kubelets and keeps its ids.
+  LocalPodPtr side = pod("side", {container("main", 8)}, {container("proxy", 8, true)});
+  owner = find_owner({core::kResourceMemory, ids(0, 8)},
+                     {{side, record(side, {{"proxy", ids(0, 8)}, {"main", ids(8, 8)}})}});
+  ASSERT_TRUE(owner.ok());
+  ASSERT_EQ(owner->containers.size(), 1u);
+  EXPECT_EQ(name_of(*owner), "proxy");
+}
+
+TEST(FindOwner, TheStatusSaysWhichOfTwoStarts) {
+  json::Object ended{{"initContainerStatuses",
+                      json::Array{json::Object{
+                          {"name", "init"}, {"state", json::Object{{"terminated", json::Object{{"exitCode", 0}}}}}}}}};
+  json::Object failed{{"initContainerStatuses",
+                       json::Array{json::Object{
+                           {"name", "init"}, {"state", json::Object{{"terminated", json::Object{{"exitCode", 1}}}}}}}}};
+  for (const auto& [status, wanted] : {std::pair{ended, size_t{1}}, std::pair{failed, size_t{0}}}) {
+    LocalPodPtr a = pod("a", {container("main", 8)}, {container("init", 8)}, "", status);
+    Result<Owner> owner = find_owner({core::kResourceMemory, ids(0, 8)}, {{a, record(a, {{"main", ids(0, 8)}})}});
+    ASSERT_TRUE(owner.ok());
+    EXPECT_EQ(starting_now(*owner), wanted);
+  }
+}
+
+TEST(FindOwner, InitContainersAlone) {
+  LocalPodPtr young = pod("young", {container("main", 0)}, {container("init", 4)}, "2026-01-02T00:00:00Z");
+  LocalPodPtr old = pod("old", {container("main", 0)}, {container("init", 4)}, "2026-01-01T00:00:00Z");
+  LocalPodPtr other = pod("other", {container("main", 0)}, {container("init", 5)}, "2025-01-01T00:00:00Z");
+  Result<Owner> owner = find_owner({core::kResourceMemory, ids(0, 4)}, {{young, {}}, {old, {}}, {other, {}}});
+  ASSERT_TRUE(owner.ok());
+  EXPECT_EQ(owner->pod, old);
+  EXPECT_EQ(find_owner({core::kResourceMemory, ids(0, 3)}, {{young, {}}, {old, {}}}).error().code,
+            ErrorCode::kNotFound);
+}
+
+TEST(FindOwner, RecordsAreCompleteWhenEveryMainContainerIsThere) {
+  LocalPodPtr a = pod("a", {container("x", 1), container("y", 2), container("plain", 0)}, {container("init", 1)});
+  EXPECT_FALSE(record_complete(*a, record(a, {}), core::kResourceMemory));
+  EXPECT_FALSE(record_complete(*a, record(a, {{"x", ids(0, 1)}}), core::kResourceMemory));
+  EXPECT_TRUE(record_complete(*a, record(a, {{"x", ids(0, 1)}, {"y", ids(1, 2)}}), core::kResourceMemory));
+}
+
+TEST(LocalPod, WishesComeFromTheSpecAlone) {
+  json::Object asks = container("x", 4);
+  asks["env"] = json::Array{json::Object{{"name", "ALIYUN_COM_GPU_SCHD_WEIGHT"}, {"value", "7"}},
+                            json::Object{{"name", "ALIYUN_COM_GPU_HIGH_PRIO"}, {"value", "1"}}};
+  json::Object wrong = container("y", 4);
+  wrong["env"] = json::Array{json::Object{{"name", "ALIYUN_COM_GPU_SCHD_WEIGHT"}, {"value", "lots"}}};
+  LocalPodPtr a = pod("a", {asks, wrong});
+  EXPECT_EQ(a->wishes.at("x").weight, 7);
+  EXPECT_TRUE(a->wishes.at("x").high_priority);
+  EXPECT_FALSE(a->wishes.contains("y"));
+}
+
+TEST(Slots, SurviveTheDisk) {
+  Slot slot;
+  slot.id = 0x0123456789abcdef;
+  slot.sequence = 9;
+  slot.resource = core::kResourceMemory;
+  slot.ids = ids(0, 12);
+  slot.made_unix = 1'700'000'000;
+  slot.owner = {"uid-a", "team", "a", "x"};
+  slot.grant = 0x0123456789abcdef;
+  slot.libraries = "/var/lib/sluice/lib/1";
+  Result<Slot> back = Slot::from_json(slot.to_json());
+  ASSERT_TRUE(back.ok()) << back.error().message;
+  EXPECT_EQ(*back, slot);
+  json::Object wrong = slot.to_json();
+  wrong["id"] = "zz";
+  EXPECT_FALSE(Slot::from_json(wrong).ok());
+}
+
+TEST(Slots, AreFoundByIdsAndPodOldestFirst) {
+  SlotTable table;
+  auto add = [&](uint64_t id, uint64_t sequence, const std::string& owner) {
+    Slot slot{id, sequence, core::kResourceMemory, ids(0, 3), 0, {}, 0, {}, ""};
+    slot.owner.pod_uid = owner;
+    ASSERT_TRUE(table.add(slot).ok());
+  };
+  add(5, 1, "uid-b");
+  add(4, 2, "");
+  add(3, 3, "uid-a");
+  add(2, 4, "");
+  EXPECT_EQ(table.with_ids(core::kResourceMemory, ids(0, 3), "uid-a"), (std::vector<uint64_t>{4, 3, 2}));
+  EXPECT_TRUE(table.with_ids(core::kResourceCore, ids(0, 3), "uid-a").empty());
+  EXPECT_EQ(table.next_sequence(), 5u);
+  for (uint64_t id = 10; table.all().size() < kMaxSlots; ++id) add(id, id, "");
+  EXPECT_EQ(table.add({9'999, 9'999, "", {}, 0, {}, 0, {}, ""}).error().code, ErrorCode::kExhausted);
+}
+
+}  // namespace
+}  // namespace sluice::node

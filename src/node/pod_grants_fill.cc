@@ -1,0 +1,247 @@
+// Filling a slot: from the pod's signed allocation to grant and CDI spec. Idempotent: the kubelet asks before every
+// start of a container, and again after every error.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/log.h"
+#include "node/pod_grants.h"
+
+namespace sluice::node {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kPoll = std::chrono::milliseconds(100);
+
+}  // namespace
+
+// The pod's record, verified; nullopt for whole cards, which the kubelet itself chooses. A pod that was bound without
+// Sluice's scheduler gets its record a moment later, so it is waited for. `pod` becomes the newest copy.
+Result<std::optional<kube::Allocation>> PodGrants::allocation_of(LocalPodPtr& pod) {
+  if (pod->kind() == PodKind::kWhole) return std::optional<kube::Allocation>();
+  if (!verifier_) return unavailable("no public key of the scheduler is set (--allocation-key); no card can be given");
+  const auto end = Clock::now() + std::chrono::milliseconds(options_.allocation_wait_ms);
+  while (true) {
+    Result<kube::Allocation> allocation =
+        kube::read_allocation(pod->pod.annotations, pod->pod.uid, options_.node_name, *verifier_);
+    if (allocation) return std::optional<kube::Allocation>(std::move(*allocation));
+    if (allocation.error().code != ErrorCode::kNotFound) {
+      ++counters_.bad_records;
+      return std::move(allocation.error());
+    }
+    if (Clock::now() >= end) {
+      return unavailable(
+          "the pod was bound to this node without Sluice's scheduler and has no card yet; it starts when the scheduler "
+          "has given it one");
+    }
+    std::this_thread::sleep_for(kPoll);
+    if (LocalPodPtr newer = pods_.find(pod->pod.uid); newer != nullptr) pod = newer;
+  }
+}
+
+Result<PodGrants::Wanted> PodGrants::wanted_of(const LocalPod& pod, const kube::Allocation* allocation,
+                                               const std::string& container, const OwnerQuestion& question) const {
+  Wanted wanted;
+  if (allocation == nullptr) {
+    for (const std::string& uuid : question.ids) wanted.shares.push_back({uuid, 0, 0, 0});
+    return wanted;
+  }
+  auto own = allocation->containers.find(container);
+  if (own == allocation->containers.end() || own->second.empty()) {
+    return invalid(fmt::format("the pod's allocation names no card for container {}", container));
+  }
+  int64_t units = 0;
+  for (const kube::CardShare& card : own->second) {
+    units += card.units;
+    wanted.shares.push_back({card.uuid, card.units, 0, card.core_milli});
+  }
+  for (const kube::CardShare& card : allocation->cards) wanted.pod_units += card.units;
+  if (units != static_cast<int64_t>(question.ids.size())) {
+    return invalid(fmt::format("the pod's allocation gives container {} {} units, the kubelet {}", container, units,
+                               question.ids.size()));
+  }
+  if (pod.kind() == PodKind::kMemoryCore && wanted.shares.front().core_milli == 0) {
+    return invalid(fmt::format("the pod asks for compute and its allocation gives container {} none", container));
+  }
+  return wanted;
+}
+
+agent::PodGrantRequest PodGrants::request_for(const Slot& slot, const LocalPod& pod, const std::string& container,
+                                              const Wanted& wanted) const {
+  agent::PodGrantRequest request;
+  request.id = slot.grant;
+  request.name = fmt::format("{}/{}/{}", pod.pod.name_space, pod.pod.name, container);
+  request.pod = pod.pod.full_name();
+  request.pod_uid = pod.pod.uid;
+  request.kind = pod.request.total.kind;
+  request.enforced = mode_ != core::NodeMode::kShare;
+  request.shares = wanted.shares;
+  if (auto wishes = pod.wishes.find(container); options_.allow_priority && wishes != pod.wishes.end()) {
+    request.weight = wishes->second.weight;
+    request.high_priority = wishes->second.high_priority;
+  }
+  return request;
+}
+
+// When an ordinary init container starts, the pod's other containers but sidecars are not running; when a main one
+// starts, its init containers have ended. What those held on the cards is given back, so that a pod is charged as
+// Kubernetes counts it: the larger of the two, not the sum.
+void PodGrants::release_others(const Owner& owner, size_t first, const std::set<uint64_t>& kept) {
+  const auto& shares = owner.pod->request.shares;
+  const bool init_starts = shares[first].role == core::ContainerRole::kInit;
+  std::set<uint64_t> ended;
+  {
+    std::lock_guard guard(mutex_);
+    for (uint64_t id : slots_.of_pod(owner.pod->pod.uid)) {
+      Slot& slot = *slots_.find(id);
+      if (slot.grant == 0 || kept.contains(slot.grant)) continue;
+      auto share = std::find_if(shares.begin(), shares.end(),
+                                [&](const core::ContainerShare& one) { return one.name == slot.owner.container; });
+      if (share == shares.end() || share->role == core::ContainerRole::kSidecar) continue;
+      const bool is_init = share->role == core::ContainerRole::kInit;
+      const bool over = is_init ? static_cast<size_t>(share - shares.begin()) < first || !init_starts : init_starts;
+      if (!over) continue;
+      ended.insert(slot.grant);
+      slot.grant = 0;
+      if (Result<void> saved = save(slot); !saved)
+        log::warning("a slot cannot be written", {{"reason", saved.error().message}});
+    }
+  }
+  for (uint64_t grant : ended) node_.end_pod_grant(grant);
+}
+
+Result<void> PodGrants::fill(const OwnerQuestion& question, const Owner& found) {
+  Owner owner = found;
+  const bool compute = question.resource == core::kResourceCore;
+  Result<std::optional<kube::Allocation>> allocation = std::optional<kube::Allocation>();
+  if (!compute) {
+    allocation = allocation_of(owner.pod);
+    if (!allocation) {
+      complain(*owner.pod, "SluiceNoAllocation", allocation.error().message);
+      return std::move(allocation.error());
+    }
+  }
+  std::lock_guard one_at_a_time(filling_);
+  const kube::Pod& pod = owner.pod->pod;
+  // Equal containers that use one set of ids after another share one grant. Unequal ones cannot: the one that starts
+  // now, by the pod's status, gets its own.
+  std::vector<Wanted> all;
+  for (size_t position : owner.containers) {
+    if (compute) break;
+    Result<Wanted> wanted = wanted_of(*owner.pod, *allocation ? &**allocation : nullptr,
+                                      owner.pod->request.shares[position].name, question);
+    if (!wanted) {
+      complain(*owner.pod, "SluiceBadAllocation", wanted.error().message);
+      return std::move(wanted.error());
+    }
+    all.push_back(std::move(*wanted));
+  }
+  const bool equal =
+      std::all_of(all.begin(), all.end(), [&](const Wanted& w) { return w.shares == all.front().shares; });
+  const size_t chosen = equal ? owner.containers.size() - 1 : starting_now(owner);
+  const size_t first = equal ? owner.containers.front() : owner.containers[chosen];
+  const std::string& container = owner.pod->request.shares[owner.containers[chosen]].name;
+
+  std::vector<Slot> slots;
+  {
+    std::lock_guard guard(mutex_);
+    std::vector<uint64_t> ids = slots_.with_ids(question.resource, question.ids, pod.uid);
+    // The last slots are this pod's, one per container; before them may stand those of a pod that was turned away.
+    if (!equal && ids.size() >= owner.containers.size()) ids = {ids[ids.size() - owner.containers.size() + chosen]};
+    uint64_t grant = 0;
+    for (uint64_t id : ids) grant = grant == 0 ? slots_.find(id)->grant : grant;
+    for (uint64_t id : ids) {
+      Slot& slot = *slots_.find(id);
+      slot.owner = {pod.uid, pod.name_space, pod.name, container};
+      if (!compute) slot.grant = grant == 0 ? ids.back() : grant;
+      if (Result<void> saved = save(slot); !saved) return saved;
+      slots.push_back(slot);
+    }
+  }
+  if (compute) return {};
+  if (slots.empty()) {
+    Error error = unavailable(fmt::format(
+        "no slot is known for the device ids of container {}: the agent's records were lost; delete the pod",
+        container));
+    complain(*owner.pod, "SluiceSlotLost", error.message);
+    return error;
+  }
+  release_others(owner, first, {slots.front().grant});
+  Result<agent::GrantAnswer> answer =
+      node_.grant_for_pod(request_for(slots.front(), *owner.pod, container, all[chosen]));
+  if (!answer) {
+    complain(*owner.pod, "SluiceCardRefused", fmt::format("container {}: {}", container, answer.error().message));
+    return std::move(answer.error());
+  }
+  for (const Slot& slot : slots) {
+    if (Result<void> written = write_out(slot, &*answer, all[chosen].pod_units); !written) {
+      complain(*owner.pod, "SluiceSpecNotWritten", written.error().message);
+      return written;
+    }
+  }
+  return {};
+}
+
+// Delivery without CDI: what the container is told of its card is final now, before the kubelet says whose it is. The
+// oldest pod with a container of this size that no earlier answer was made for is taken. Limits do not depend on the
+// guess: they stand in the grant page, which is written when the owner is known; a wrong guess between two equal pods
+// on different cards shows in the environment's card number and UUID alone. Every card's device node is handed in, the
+// page says which of them the programs may see.
+Result<ContainerAnswer> PodGrants::answer_by_guess(Slot& slot) {
+  std::vector<agent::CardFacts> cards = node_.card_facts();
+  LocalPodPtr guess;
+  for (const LocalPodPtr& pod : pods_.all()) {
+    if (pod->pod.terminal() || pod->kind() == PodKind::kNone) continue;
+    if (guess && std::tie(guess->pod.created_at, guess->pod.uid) <= std::tie(pod->pod.created_at, pod->pod.uid))
+      continue;
+    for (const core::ContainerShare& share : pod->request.shares) {
+      if (pod->ids_wanted(share, slot.resource) != static_cast<int64_t>(slot.ids.size())) continue;
+      const bool answered = std::any_of(slots_.all().begin(), slots_.all().end(), [&](const auto& entry) {
+        const Slot& other = entry.second;
+        const ContainerName& whose = other.owned() ? other.owner : other.guess;
+        return other.resource == slot.resource && whose.pod_uid == pod->pod.uid && whose.container == share.name;
+      });
+      if (answered) continue;
+      guess = pod;
+      slot.guess = {pod->pod.uid, pod->pod.name_space, pod->pod.name, share.name};
+      break;
+    }
+  }
+  agent::GrantAnswer answer;
+  int64_t pod_units = 0;
+  auto add = [&](const std::string& uuid, int64_t units) {
+    for (const agent::CardFacts& card : cards) {
+      if (card.info.uuid != uuid) continue;
+      agent::GrantCardAnswer one;
+      one.index = card.info.index;
+      one.uuid = uuid;
+      one.card_units = card.units;
+      one.units = units;
+      answer.cards.push_back(std::move(one));
+    }
+  };
+  if (slot.resource == core::kResourceWholeCards) {
+    for (const std::string& uuid : slot.ids) add(uuid, 0);
+  } else if (guess && verifier_) {
+    Result<kube::Allocation> allocation =
+        kube::read_allocation(guess->pod.annotations, guess->pod.uid, options_.node_name, *verifier_);
+    if (allocation) {
+      for (const kube::CardShare& card : allocation->cards) pod_units += card.units;
+      for (const kube::CardShare& card : allocation->containers[slot.guess.container]) add(card.uuid, card.units);
+    }
+  }
+  Result<ContainerEdits> edits = edits_for(slot, &answer, pod_units);
+  if (!edits) return std::move(edits.error());
+  ContainerAnswer out = to_answer(*edits);
+  std::set<std::string> named;
+  for (const PluginDeviceNode& node : out.device_nodes) named.insert(node.host_path);
+  for (const agent::CardFacts& card : cards) {
+    const std::string path = fmt::format("/dev/nvidia{}", card.info.minor);
+    if (card.info.minor >= 0 && !edits->simulated && named.insert(path).second)
+      out.device_nodes.push_back({path, path, "rw"});
+  }
+  return out;
+}
+
+}  // namespace sluice::node

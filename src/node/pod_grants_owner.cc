@@ -1,0 +1,161 @@
+// Whose container is starting: what to ask the kubelet, how often, and what may be remembered. A live pod's complete
+// record does not change, so it is asked for once and, before it decides anything, once more.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "node/pod_grants.h"
+
+namespace sluice::node {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kRetry = std::chrono::milliseconds(50);
+constexpr auto kRateLimitPause = std::chrono::milliseconds(25);
+constexpr int kRateLimitTries = 40;
+constexpr int64_t kListQuietMs = 50;  // kubernetes: List loses ids of an Allocate in flight
+
+}  // namespace
+
+int64_t PodGrants::quiet_ms() const {
+  if (open_allocates_ > 0) return 0;
+  const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch()).count();
+  return std::max<int64_t>(1, now - last_allocate_ms_);
+}
+
+void PodGrants::remember(const LocalPod& pod, const std::optional<RecordedPod>& record, Clock::time_point asked_at) {
+  std::lock_guard guard(mutex_);
+  if (!record) {
+    known_.erase(pod.pod.uid);
+    return;
+  }
+  bool complete = true;
+  for (const char* resource : {core::kResourceMemory, core::kResourceWholeCards}) {
+    const bool whole = std::string_view(resource) == core::kResourceWholeCards;
+    if ((pod.kind() == PodKind::kWhole) == whole) complete = record_complete(pod, *record, resource);
+  }
+  known_[pod.pod.uid] = {*record, complete, asked_at};
+}
+
+// Pods that may own something: those that ask and have not ended.
+std::vector<OwnerCandidate> PodGrants::candidates() {
+  std::vector<LocalPodPtr> all = pods_.all();
+  std::erase_if(all, [](const LocalPodPtr& pod) {
+    return pod->pod.terminal() || (pod->kind() == PodKind::kNone && pod->request_problem.empty());
+  });
+  std::sort(all.begin(), all.end(), [](const LocalPodPtr& a, const LocalPodPtr& b) {
+    return std::tie(a->pod.created_at, a->pod.uid) < std::tie(b->pod.created_at, b->pod.uid);
+  });
+  std::lock_guard guard(mutex_);
+  std::vector<OwnerCandidate> out;
+  for (LocalPodPtr& pod : all) {
+    auto known = known_.find(pod->pod.uid);
+    out.push_back({pod, known == known_.end() ? std::nullopt : std::optional(known->second.record)});
+  }
+  return out;
+}
+
+Result<void> PodGrants::ask_pod(const LocalPodPtr& pod) {
+  std::lock_guard guard(asking_);
+  for (int attempt = 0;; ++attempt) {
+    const auto asked_at = Clock::now();
+    ++counters_.record_calls;
+    Result<std::optional<RecordedPod>> record = records_.get(pod->pod.name_space, pod->pod.name);
+    if (record) {
+      remember(*pod, *record, asked_at);
+      return {};
+    }
+    if (record.error().code == ErrorCode::kInvalid) has_get_ = false;
+    if (record.error().code != ErrorCode::kExhausted || attempt >= kRateLimitTries) return std::move(record.error());
+    std::this_thread::sleep_for(kRateLimitPause);
+  }
+}
+
+// Kubelets without Get: one List serves everybody who came before it was asked.
+Result<void> PodGrants::ask_all(Clock::time_point arrived) {
+  std::lock_guard guard(asking_);
+  if (listed_at_ >= arrived) return {};
+  if (quiet_ms() < kListQuietMs) {
+    return unavailable("the kubelet is placing pods; its record is asked for when it has done");
+  }
+  const auto asked_at = Clock::now();
+  ++counters_.record_calls;
+  Result<std::vector<RecordedPod>> records = records_.list();
+  if (!records) return std::move(records.error());
+  for (const OwnerCandidate& candidate : candidates()) {
+    const kube::Pod& pod = candidate.pod->pod;
+    auto record = std::find_if(records->begin(), records->end(), [&](const RecordedPod& one) {
+      return one.name == pod.name && one.name_space == pod.name_space;
+    });
+    remember(*candidate.pod, record == records->end() ? std::nullopt : std::optional(*record), asked_at);
+  }
+  listed_at_ = asked_at;
+  return {};
+}
+
+// Asks for one pod after the other, the likeliest first, until an answer settles the question.
+Result<Owner> PodGrants::ask_pods(const OwnerQuestion& question, Clock::time_point arrived) {
+  auto fresh = [&](const LocalPodPtr& pod) {
+    std::lock_guard guard(mutex_);
+    auto known = known_.find(pod->pod.uid);
+    return known != known_.end() && known->second.at >= arrived;
+  };
+  auto complete = [&](const LocalPodPtr& pod) {
+    std::lock_guard guard(mutex_);
+    auto known = known_.find(pod->pod.uid);
+    return known != known_.end() && known->second.complete;
+  };
+  auto holds = [&](const OwnerCandidate& candidate) {
+    return find_owner(question, {{candidate.pod, candidate.record}}).ok() && candidate.record &&
+           std::any_of(candidate.record->containers.begin(), candidate.record->containers.end(),
+                       [&](const RecordedContainer& container) {
+                         auto ids = container.ids.find(question.resource);
+                         return ids != container.ids.end() && ids->second == question.ids;
+                       });
+  };
+  // What is remembered says where to look first; it is asked again before it counts.
+  for (const OwnerCandidate& candidate : candidates()) {
+    if (!holds(candidate)) continue;
+    if (Result<void> asked = ask_pod(candidate.pod); !asked) return std::move(asked.error());
+  }
+  std::vector<OwnerCandidate> now = candidates();
+  bool settled = std::any_of(now.begin(), now.end(), holds);
+  std::stable_partition(now.begin(), now.end(), [&](const OwnerCandidate& candidate) {
+    const auto& shares = candidate.pod->request.shares;
+    return std::any_of(shares.begin(), shares.end(), [&](const core::ContainerShare& share) {
+      return candidate.pod->ids_wanted(share, question.resource) == static_cast<int64_t>(question.ids.size());
+    });
+  });
+  for (const OwnerCandidate& candidate : now) {
+    if (settled) break;
+    if (complete(candidate.pod) || fresh(candidate.pod)) continue;
+    if (Result<void> asked = ask_pod(candidate.pod); !asked) return std::move(asked.error());
+    for (const OwnerCandidate& again : candidates()) settled = settled || holds(again);
+  }
+  return find_owner(question, candidates());
+}
+
+Result<Owner> PodGrants::owner_of(const OwnerQuestion& question) {
+  const auto end = Clock::now() + std::chrono::milliseconds(options_.owner_wait_ms);
+  while (true) {
+    const auto arrived = Clock::now();
+    Result<Owner> owner = internal("nobody was asked");
+    if (has_get_) {
+      owner = ask_pods(question, arrived);
+    }
+    if (!has_get_) {
+      Result<void> asked = ask_all(arrived);
+      owner = asked ? find_owner(question, candidates()) : Result<Owner>(std::move(asked.error()));
+    }
+    if (owner || Clock::now() >= end || owner.error().code == ErrorCode::kInvalid) return owner;
+    // Two pods with one id, as remembered: one of them may have gone. What is known of both is asked anew.
+    if (owner.error().code == ErrorCode::kUnavailable) {
+      std::lock_guard guard(mutex_);
+      known_.clear();
+    }
+    std::this_thread::sleep_for(kRetry);
+  }
+}
+
+}  // namespace sluice::node

@@ -1,0 +1,502 @@
+#!/usr/bin/env python3
+"""The agent of a Kubernetes node against a kubelet of our own: registration, slots and owners, restarts, health, modes.
+Each function is a scene with a node of its own; names on the command line choose some of them."""
+import os
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import fake_node  # noqa: E402
+
+fake_node.prepare()
+from fake_node import CORE, MEMORY, WHOLE, Node, eventually  # noqa: E402
+
+
+def refused(node, pod, container, words):
+    import grpc
+    try:
+        node.kubelet.start_container(pod, container)
+    except grpc.RpcError as error:
+        assert words in error.details(), error.details()
+        return error.details()
+    raise AssertionError(f"container {container} was let through, expected: {words}")
+
+
+def registers_and_describes_the_node():
+    with Node().start_agent() as node:
+        node.wait_offered(31, 100)
+        eventually("mode on the node", lambda: node.api.node()["metadata"]["annotations"].get("sluice.dev/mode")
+                   == "core_mem")
+        facts = node.api.node()
+        assert facts["status"]["capacity"]["aliyun.com/gpu-count"] == "1"
+        labels = facts["metadata"]["labels"]
+        assert labels["aliyun.accelerator/nvidia_name"] == "Tesla-V100-SXM2-32GB", labels
+        assert labels["aliyun.accelerator/nvidia_mem"] == "32510MiB" and labels["aliyun.accelerator/nvidia_count"] == "1"
+        card, = node.cards()
+        assert card["memory_mib"] == 32510 and card["units"] == 31 and card["healthy"] is True, card
+        for kind in ("SluiceCardsHealthy", "SluiceEnforcing", "SluiceModeSettled"):
+            assert node.api.condition(kind)["status"] == "True", node.api.condition(kind)
+        assert all(o.pre_start_required for o in node.kubelet.options.values())
+        # Both back to back, and nothing is patched again when nothing changes.
+        times = [t for t, _, _ in node.kubelet.registrations]
+        assert len(times) == 2 and times[1] - times[0] < 0.5, times
+        before = len(node.api.patches)
+        time.sleep(2.5)
+        assert len(node.api.patches) == before, node.api.patches[before:]
+
+
+def a_pod_gets_what_its_allocation_says():
+    with Node(cards=2).start_agent() as node:
+        node.wait_offered(62, 200)
+        pod = node.make_pod({"main": (10, 30)}, card=1)
+        node.kubelet.admit(pod)
+        answer = node.kubelet.answers[(pod["metadata"]["uid"], "main", CORE)]
+        assert not answer.cdi_devices and not answer.envs and not answer.mounts
+        # Before PreStart the spec is there and names no card.
+        edits = node.spec(pod, "main")
+        assert "env" not in edits and not os.path.exists(edits["mounts"][0]["hostPath"])
+        node.kubelet.start_container(pod, "main")
+        assert node.grant(pod, "main") == {1: (32510 * 10 // 31, 300)}, node.grant(pod, "main")
+        environment = node.environment(pod, "main")
+        assert environment["NVIDIA_VISIBLE_DEVICES"] == node.cards()[1]["uuid"]
+        assert environment["ALIYUN_COM_GPU_MEM_DEV"] == "31" and environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == "10"
+        assert environment["ALIYUN_COM_GPU_MEM_IDX"] == "1" and environment["ALIYUN_COM_GPU_MEM_POD"] == "10"
+        mounts = {m["containerPath"]: m for m in node.spec(pod, "main")["mounts"]}
+        assert "ro" in mounts["/run/sluice/container/grant"]["options"]
+        assert "rw" in mounts["/run/sluice/container/usage"]["options"]
+        for path in ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64/libnvidia-ml.so.1", "/usr/lib/libcuda.so"):
+            assert mounts[path]["hostPath"].startswith(f"{node.folder}/state/lib/"), mounts[path]
+            assert os.path.isfile(mounts[path]["hostPath"])
+        for mount in mounts.values():
+            assert os.path.exists(mount["hostPath"]), mount
+        # Again and again, as before every start of the container.
+        files = (node.grants(), node.slots(), node.specs())
+        for _ in range(3):
+            node.kubelet.start_container(pod, "main")
+        assert (node.grants(), node.slots(), node.specs()) == files
+        node.delete_pod(pod)
+        eventually("nothing left", lambda: not node.grants() and not node.slots() and not node.specs())
+
+
+def many_equal_pods_at_once():
+    with Node(cards=8).start_agent() as node:
+        node.wait_offered(8 * 31, 800)
+        pods = [node.make_pod({"main": (5, 10)}, card=i % 8) for i in range(48)]
+        for pod in pods:
+            node.kubelet.admit(pod)
+        failures = []
+
+        def start(pod):
+            try:
+                node.kubelet.start_container(pod, "main")
+            except Exception as error:  # noqa: BLE001
+                failures.append(error)
+        threads = [threading.Thread(target=start, args=(pod,)) for pod in pods]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures, failures[0]
+        for i, pod in enumerate(pods):
+            assert node.grant(pod, "main") == {i % 8: (32510 * 5 // 31, 100)}, (i, node.grant(pod, "main"))
+            assert node.environment(pod, "main")["NVIDIA_VISIBLE_DEVICES"] == node.cards()[i % 8]["uuid"]
+        assert len(set(node.kubelet.cdi_device(p, "main") for p in pods)) == len(pods)
+        assert node.kubelet.lists_asked == 0
+        for pod in pods:
+            node.delete_pod(pod)
+        eventually("nothing left", lambda: not node.grants() and not node.slots() and not node.specs())
+
+
+def kubelet_without_get():
+    with Node(has_get=False, version="v1.31.14").start_agent() as node:
+        node.wait_offered()
+        pods = [node.make_pod({"main": (3, 10)}) for _ in range(5)]
+        for pod in pods:
+            node.kubelet.admit(pod)
+        for pod in pods:
+            node.kubelet.start_container(pod, "main")
+            assert node.grant(pod, "main") == {0: (32510 * 3 // 31, 100)}
+        assert node.kubelet.lists_asked > 0
+
+
+def same_ids_recorded_for_two_pods():
+    with Node().start_agent() as node:
+        node.wait_offered()
+        first, second = node.make_pod({"main": (4, 10)}), node.make_pod({"main": (4, 10)})
+        node.kubelet.admit(first)
+        node.kubelet.admit(second)
+        # The kubelet's fault: ids in flight are handed on.
+        ids = node.kubelet.taken[(first["metadata"]["uid"], "main", MEMORY)]
+        node.kubelet.taken[(second["metadata"]["uid"], "main", MEMORY)] = ids
+        node.kubelet.records[("team", second["metadata"]["name"])]["main"][MEMORY] = ids
+        refused(node, second, "main", "same device ids")
+        # One of them goes: the other starts with its own grant.
+        node.delete_pod(first)
+
+
+def containers_of_one_pod():
+    with Node().start_agent() as node:
+        node.wait_offered()
+        pod = node.make_pod({"a": (6, 20), "b": (6, 20), "c": (3, 5), "plain": (0, 0)})
+        node.kubelet.admit(pod)
+        for name in ("c", "a", "b"):
+            node.kubelet.start_container(pod, name)
+        assert node.grant(pod, "a") == node.grant(pod, "b") == {0: (32510 * 6 // 31, 200)}
+        assert node.grant(pod, "c") == {0: (32510 * 3 // 31, 50)}
+        assert node.environment(pod, "c")["ALIYUN_COM_GPU_MEM_POD"] == "15"
+        assert len(node.grants()) == 3
+
+
+def several_cards():
+    with Node(cards=4).start_agent() as node:
+        node.wait_offered(124, 400)
+        pod = node.make_pod({"main": (20, 40)}, card=[1, 3])
+        node.kubelet.admit(pod)
+        node.kubelet.start_container(pod, "main")
+        assert node.grant(pod, "main") == {1: (32510 * 10 // 31, 200), 3: (32510 * 10 // 31, 200)}
+        assert node.environment(pod, "main")["ALIYUN_COM_GPU_MEM_IDX"] == "1,3"
+
+
+def init_containers_share_the_pods_charge():
+    with Node().start_agent() as node:
+        node.wait_offered()
+        # 25 and 25 of 31 units: only one of the two may be charged at a time.
+        pod = node.make_pod({"main": (25, 50)}, init={"prepare": (25, 50), "more": (20, 30)})
+        node.kubelet.admit(pod)
+        node.kubelet.start_container(pod, "prepare")
+        assert node.grant(pod, "prepare") == {0: (32510 * 25 // 31, 500)}
+        node.set_status(pod, states={"prepare": {"terminated": {"exitCode": 0}}})
+        node.kubelet.start_container(pod, "more")
+        assert node.grant(pod, "more") == {0: (32510 * 20 // 31, 300)}
+        node.set_status(pod, states={"more": {"terminated": {"exitCode": 0}}})
+        node.kubelet.start_container(pod, "main")
+        assert node.grant(pod, "main") == {0: (32510 * 25 // 31, 500)}
+        # Only an init container asks: its ids are in nobody's record.
+        alone = node.make_pod({"plain": (0, 0)}, init={"prepare": (5, 10)})
+        node.kubelet.admit(alone)
+        node.kubelet.start_container(alone, "prepare")
+        assert node.grant(alone, "prepare") == {0: (32510 * 5 // 31, 100)}
+
+
+def equal_init_container_with_other_compute():
+    with Node().start_agent() as node:
+        node.wait_offered()
+        pod = node.make_pod({"main": (10, 50)}, init={"prepare": (10, 20)})
+        node.kubelet.admit(pod)
+        node.kubelet.start_container(pod, "prepare")
+        assert node.grant(pod, "prepare") == {0: (32510 * 10 // 31, 200)}
+        node.set_status(pod, states={"prepare": {"terminated": {"exitCode": 0}}})
+
+        def main_has_its_own():
+            node.kubelet.start_container(pod, "main")
+            try:
+                return node.grant(pod, "main") == {0: (32510 * 10 // 31, 500)}
+            except FileNotFoundError:  # the runtime would refuse, and the kubelet try again
+                return False
+        eventually("the main container's own share", main_has_its_own)
+
+
+def wrong_records_give_no_card():
+    with Node().start_agent() as node:
+        node.wait_offered()
+        other = node.make_pod({"main": (5, 10)})
+        forged = node.make_pod({"main": (5, 10)})
+        text = forged["metadata"]["annotations"]["sluice.dev/allocation"]
+        forged["metadata"]["annotations"]["sluice.dev/allocation"] = text.replace('"core_milli": 100', '"core_milli": 900')
+        node.api.put("pods", forged)
+        node.kubelet.admit(forged)
+        refused(node, forged, "main", "not signed")
+        # Somebody else's record, signed for another pod.
+        copied = node.make_pod({"main": (5, 10)}, allocation=None)
+        copied["metadata"]["annotations"] = dict(other["metadata"]["annotations"])
+        node.api.put("pods", copied)
+        node.kubelet.admit(copied)
+        refused(node, copied, "main", "not signed")
+        # More than the card has, by a record that is signed: the second guard.
+        for pod in (node.make_pod({"main": (20, 10)}), node.make_pod({"main": (11, 10)})):
+            node.kubelet.admit(pod) if pod["metadata"]["name"].endswith("4") else None
+        assert not node.grants(), node.grants()
+        eventually("events", lambda: len(node.api.event_texts("SluiceNoAllocation")) == 2)
+
+
+def a_card_is_never_given_twice():
+    with Node(cards=2).start_agent() as node:
+        node.wait_offered(62, 200)
+        first = node.make_pod({"main": (20, 60)}, card=0)
+        second = node.make_pod({"main": (20, 30)}, card=0)  # the ids of card 1 let it through the kubelet
+        node.kubelet.admit(first)
+        node.kubelet.admit(second)
+        node.kubelet.start_container(first, "main")
+        refused(node, second, "main", "card memory")
+        eventually("an event", lambda: any("card memory" in t for t in node.api.event_texts("SluiceCardRefused")))
+        # It starts as soon as the other has gone, on the kubelet's next try.
+        node.delete_pod(first)
+        node.kubelet.start_container(second, "main")
+        assert node.grant(second, "main") == {0: (32510 * 20 // 31, 300)}
+
+
+def bound_without_the_scheduler():
+    with Node().start_agent() as node:
+        node.wait_offered()
+        pod = node.make_pod({"main": (10, 30)}, allocation=None)
+        node.kubelet.admit(pod)
+        refused(node, pod, "main", "without Sluice's scheduler")
+        node.sign(pod, node.cards(), {"main": (10, 30)})
+        node.api.put("pods", pod)
+        node.kubelet.start_container(pod, "main")
+        assert node.grant(pod, "main") == {0: (32510 * 10 // 31, 300)}
+
+
+def agent_killed_and_back():
+    with Node().start_agent() as node:
+        node.wait_offered()
+        running, waiting = node.make_pod({"main": (10, 30)}), node.make_pod({"main": (5, 10)})
+        node.kubelet.admit(running)
+        node.kubelet.start_container(running, "main")
+        node.kubelet.admit(waiting)
+        gone = node.make_pod({"main": (3, 5)})
+        node.kubelet.admit(gone)
+        node.kubelet.start_container(gone, "main")
+        spec = node.spec(running, "main")
+        node.kill_agent()
+        eventually("all unhealthy", lambda: node.kubelet.allocatable(MEMORY) == 0)
+        node.delete_pod(gone)
+        node.start_agent().wait_offered()
+        assert node.spec(running, "main") == spec and node.grant(running, "main") == {0: (32510 * 10 // 31, 300)}
+        node.kubelet.start_container(waiting, "main")
+        node.kubelet.start_container(running, "main")
+        assert node.grant(waiting, "main") == {0: (32510 * 5 // 31, 100)}
+        eventually("the third's are gone", lambda: len(node.grants()) == 2 and len(node.slots()) == 4)
+
+
+def agent_ends_politely():
+    with Node().start_agent() as node:
+        node.wait_offered()
+        eventually("mode", lambda: node.api.node()["metadata"]["annotations"].get("sluice.dev/mode") == "core_mem")
+        node.kill_agent(signal=15)
+        assert node.agent.returncode == 0
+        # The scheduler was told before the kubelet was.
+        assert node.api.node()["metadata"]["annotations"]["sluice.dev/mode"] == "waiting"
+        node.start_agent().wait_offered()
+        eventually("mode", lambda: node.api.node()["metadata"]["annotations"]["sluice.dev/mode"] == "core_mem")
+
+
+def kubelet_restarts():
+    with Node().start_agent() as node:
+        node.wait_offered()
+        pod = node.make_pod({"main": (10, 30)})
+        node.kubelet.admit(pod)
+        for _ in range(2):
+            names = {name for _, _, name in node.kubelet.registrations}
+            node.kubelet.stop()
+            node.kubelet.start()
+            began = time.monotonic()
+            node.wait_offered()
+            fresh = [r for r in node.kubelet.registrations if r[2] not in names]
+            assert {r[1] for r in fresh} == {MEMORY, CORE}, fresh
+            print(f"  registered again after {max(r[0] for r in fresh) - began:.3f} s")
+        node.kubelet.start_container(pod, "main")
+        assert node.grant(pod, "main") == {0: (32510 * 10 // 31, 300)}
+
+
+def node_reboots():
+    with Node().start_agent() as node:
+        node.wait_offered()
+        pod = node.make_pod({"main": (10, 30)})
+        node.kubelet.admit(pod)
+        node.kubelet.start_container(pod, "main")
+        before = node.spec(pod, "main")
+        node.kill_agent()
+        with open("/proc/self/mounts") as file:
+            mounts = [line.split()[1] for line in file if f"{node.folder}/run" in line]
+        import shutil
+        import subprocess
+        for mount in sorted(mounts, reverse=True):
+            subprocess.run(["umount", "-l", mount], check=True)
+        shutil.rmtree(f"{node.folder}/cdi")
+        assert os.listdir(f"{node.folder}/run") == []
+        node.start_agent().wait_offered()
+        node.kubelet.start_container(pod, "main")
+        assert node.spec(pod, "main") == before
+        assert node.grant(pod, "main") == {0: (32510 * 10 // 31, 300)}
+
+
+def a_sick_card_keeps_what_is_held():
+    import subprocess
+    with Node(cards=2).start_agent() as node:
+        node.wait_offered(62, 200)
+        pod = node.make_pod({"main": (10, 30)}, card=0)
+        node.kubelet.admit(pod)
+        node.kubelet.start_container(pod, "main")
+        sim = [f"{fake_node.BUILD}/bin/sluice-sim", "set", f"{node.driver}/state", "--card", "0"]
+        subprocess.run([*sim, "gpu_lost=1"], check=True)
+        # Free units of card 0 are taken away, the ten that are held stay: 31 - 10 of 62 and 100 - 30 of 200.
+        node.wait_offered(62 - 21, 200 - 70)
+        held = node.kubelet.taken[(pod["metadata"]["uid"], "main", MEMORY)]
+        assert all(node.kubelet.lists[MEMORY][i] == "Healthy" for i in held)
+        eventually("condition", lambda: node.api.condition("SluiceCardsHealthy")["status"] == "False")
+        assert [c["healthy"] for c in node.cards()] == [False, True]
+        eventually("event", lambda: node.api.event_texts("SluiceCardLost"))
+        node.kubelet.start_container(pod, "main")  # a restart of its container is let through
+        subprocess.run([*sim, "gpu_lost=0"], check=True)
+        node.wait_offered(62, 200)
+        eventually("condition", lambda: node.api.condition("SluiceCardsHealthy")["status"] == "True")
+
+
+def modes_change_while_pods_run():
+    mode = "ack_node_gpu_schedule".replace("_", ".")
+    with Node(options=["--whole-cards"]).start_agent() as node:
+        node.wait_offered()
+        eventually("the empty list", lambda: WHOLE in node.kubelet.lists)
+        assert node.kubelet.lists[WHOLE] == {}
+        pod = node.make_pod({"main": (10, 30)})
+        node.kubelet.admit(pod)
+        node.kubelet.start_container(pod, "main")
+        eventually("mode", lambda: node.api.node()["metadata"]["annotations"].get("sluice.dev/mode") == "core_mem")
+        node.api.label(**{mode.replace(".", "_"): "cgpu"})
+        # The old mode stays for the pod, nothing free is offered, and the scheduler reads it at once.
+        node.wait_offered(10, 30)
+        eventually("annotation", lambda: node.api.node()["metadata"]["annotations"]["sluice.dev/mode"] == "waiting")
+        waiting = eventually("condition", lambda: node.api.condition("SluiceModeSettled")["status"] == "False" and
+                             node.api.condition("SluiceModeSettled"))
+        assert "team/pod-1" in waiting["message"], waiting
+        eventually("event", lambda: any("team/pod-1" in t for t in node.api.event_texts("SluiceModeWaiting")))
+        node.kubelet.start_container(pod, "main")
+        node.set_status(pod, phase="Succeeded")
+        eventually("memory only", lambda: node.kubelet.allocatable(MEMORY) == 31 and CORE not in node.kubelet.plugins)
+        eventually("mode", lambda: node.api.node()["metadata"]["annotations"].get("sluice.dev/mode") == "cgpu")
+        node.kubelet.forget(pod)
+        alone = node.make_pod({"main": (10, 0)})
+        node.kubelet.admit(alone)
+        node.kubelet.start_container(alone, "main")
+        assert node.grant(alone, "main") == {0: (32510 * 10 // 31, 0)}
+        # Back before it went: nothing has happened.
+        node.api.label(**{mode.replace(".", "_"): "default"})
+        eventually("annotation", lambda: node.api.node()["metadata"]["annotations"]["sluice.dev/mode"] == "waiting")
+        node.api.label(**{mode.replace(".", "_"): "cgpu"})
+        eventually("mode", lambda: node.api.node()["metadata"]["annotations"].get("sluice.dev/mode") == "cgpu")
+        # To whole cards: our marks on the node vanish.
+        node.api.label(**{mode.replace(".", "_"): None})
+        node.delete_pod(alone)
+        eventually("a whole card", lambda: node.kubelet.allocatable(WHOLE) == 1 and MEMORY not in node.kubelet.plugins)
+        eventually("a clean node", lambda: "sluice.dev/mode" not in node.api.node()["metadata"]["annotations"] and
+                   "aliyun.accelerator/nvidia_name" not in node.api.node()["metadata"]["labels"] and
+                   "aliyun.com/gpu-count" not in node.api.node()["status"]["capacity"] and
+                   not node.api.node()["status"]["conditions"])
+
+
+def unknown_modes_say_so():
+    with Node(mode="mps").start_agent() as node:
+        condition = eventually("condition", lambda: node.api.condition("SluiceModeSettled"))
+        assert condition["status"] == "False" and "mps" in condition["message"]
+        assert not node.kubelet.plugins
+
+
+def whole_cards():
+    with Node(cards=2, mode=None, options=["--whole-cards"]).start_agent() as node:
+        eventually("two cards", lambda: node.kubelet.allocatable(WHOLE) == 2)
+        uuid = sorted(node.kubelet.lists[WHOLE])[0]
+        pod = {"metadata": {"name": "whole", "namespace": "team", "uid": "00000000-0000-4000-8000-00000000000a",
+                            "annotations": {}, "labels": {}, "creationTimestamp": "2026-01-01T00:00:00Z"},
+               "spec": {"nodeName": "node-a", "initContainers": [],
+                        "containers": [{"name": "main", "resources": {"limits": {WHOLE: "1"}}}]},
+               "status": {"phase": "Pending"}}
+        node.api.put("pods", pod)
+        node.kubelet.admit(pod)
+        uuid = node.kubelet.taken[(pod["metadata"]["uid"], "main", WHOLE)][0]
+        node.kubelet.start_container(pod, "main")
+        environment = node.environment(pod, "main", WHOLE)
+        assert environment["NVIDIA_VISIBLE_DEVICES"] == uuid and "ALIYUN_COM_GPU_MEM_DEV" not in environment
+        assert list(node.grant(pod, "main", WHOLE).values()) == [(0, 0)]  # no limits, one card
+
+
+def another_plugin_has_the_whole_cards():
+    node = Node(options=["--whole-cards"])
+    node.api.node()["status"]["allocatable"][WHOLE] = "1"
+    with node.start_agent():
+        node.wait_offered()
+        time.sleep(1)
+        assert WHOLE not in node.kubelet.plugins
+        eventually("event", lambda: node.api.event_texts("SluiceWholeCardsTaken"))
+
+
+def share_mode_sets_no_limit():
+    with Node(mode="share", cards=2).start_agent() as node:
+        eventually("units", lambda: node.kubelet.allocatable(MEMORY) == 62)
+        eventually("cards", lambda: "sluice.dev/cards" in node.api.node()["metadata"]["annotations"])
+        pod = node.make_pod({"main": (10, 0)}, card=1)
+        node.kubelet.admit(pod)
+        node.kubelet.start_container(pod, "main")
+        assert node.grant(pod, "main") == {1: (0, 0)}
+        assert node.environment(pod, "main")["ALIYUN_COM_GPU_MEM_CONTAINER"] == "10"
+        assert node.api.condition("SluiceEnforcing")["status"] == "False"
+
+
+def delivery_by_environment():
+    with Node(options=["--delivery", "env"], version="v1.27.3", runtime="containerd://1.6.20", has_get=False
+              ).start_agent() as node:
+        node.wait_offered()
+        pod = node.make_pod({"main": (10, 30)})
+        node.kubelet.admit(pod)
+        node.kubelet.start_container(pod, "main")
+        answer = node.kubelet.answers[(pod["metadata"]["uid"], "main", MEMORY)]
+        assert not answer.cdi_devices
+        mounts = {m.container_path: m for m in answer.mounts}
+        with open(mounts["/run/sluice/container/grant"].host_path + "/page", "rb") as file:
+            assert fake_node.read_page(file.read()) == {0: (32510 * 10 // 31, 300)}
+        assert mounts["/run/sluice/container/grant"].read_only and not mounts["/run/sluice/container/usage"].read_only
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == node.cards()[0]["uuid"], answer.envs
+
+
+def old_runtime_with_cdi_says_so():
+    with Node(runtime="containerd://1.6.20").start_agent() as node:
+        condition = eventually("condition", lambda: node.api.condition("SluiceEnforcing"))
+        assert condition["status"] == "False" and condition["reason"] == "CdiOff", condition
+
+
+def malformed_calls():
+    import grpc
+    with Node().start_agent() as node:
+        node.wait_offered()
+        for ids in ([], ["x1"], ["m"], ["m99999999999"], ["m-1"], ["m1\n"]):
+            request = node.kubelet.pb.AllocateRequest()
+            request.container_requests.add(device_ids=ids)
+            try:
+                node.kubelet.call(MEMORY, "Allocate", request, node.kubelet.pb.AllocateResponse)
+            except grpc.RpcError as error:
+                assert error.code() == grpc.StatusCode.INVALID_ARGUMENT, error
+            else:
+                raise AssertionError(f"{ids} were taken")
+        node.wait_offered()
+
+
+SCENES = [registers_and_describes_the_node, a_pod_gets_what_its_allocation_says, many_equal_pods_at_once,
+          kubelet_without_get, same_ids_recorded_for_two_pods, containers_of_one_pod, several_cards,
+          init_containers_share_the_pods_charge, equal_init_container_with_other_compute, wrong_records_give_no_card,
+          a_card_is_never_given_twice, bound_without_the_scheduler, agent_killed_and_back, agent_ends_politely,
+          kubelet_restarts, node_reboots, a_sick_card_keeps_what_is_held, modes_change_while_pods_run,
+          unknown_modes_say_so, whole_cards, another_plugin_has_the_whole_cards, share_mode_sets_no_limit,
+          delivery_by_environment, old_runtime_with_cdi_says_so, malformed_calls]
+
+
+def main():
+    chosen = [scene for scene in SCENES if len(sys.argv) < 2 or scene.__name__ in sys.argv[1:]]
+    assert chosen, f"no such scene; there are {[s.__name__ for s in SCENES]}"
+    failed = []
+    for scene in chosen:
+        began = time.monotonic()
+        try:
+            scene()
+            print(f"ok {scene.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
+        except Exception:  # noqa: BLE001
+            import traceback
+            traceback.print_exc()
+            failed.append(scene.__name__)
+            print(f"FAILED {scene.__name__}", flush=True)
+    if failed:
+        print("failed: " + ", ".join(failed))
+        sys.exit(1)
+
+
+main()
