@@ -16,6 +16,7 @@ int cards(const Options& options);
 int doctor(const Options& options);
 int demo(const Options& options);
 int explain(const Options& options);
+int verify(const Options& options);
 
 // Prints the sentence and gives its exit status.
 int fail(std::string_view verb, const Error& error);

@@ -8,7 +8,7 @@
 namespace sluice::cli {
 
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitBroken = 1;      // doctor: a link is broken; demo: a check failed
+inline constexpr int kExitBroken = 1;      // doctor, verify: a link is broken; demo: a check failed
 inline constexpr int kExitUsage = 2;       // wrong options (of `run`: kExitRequest)
 inline constexpr int kExitRequest = 120;   // the request or the manifest is wrong, or no card here could ever serve it
 inline constexpr int kExitBusy = 121;      // it fits, but not now: the cards are taken, or a disk is full

@@ -29,6 +29,8 @@ int dispatch(const Options& options) {
       return demo(options);
     case Verb::kExplain:
       return explain(options);
+    case Verb::kVerify:
+      return verify(options);
   }
   return kExitInternal;
 }

@@ -75,12 +75,14 @@ struct Parser {
   CLI::App* doctor = nullptr;
   CLI::App* demo = nullptr;
   CLI::App* explain = nullptr;
+  CLI::App* verify = nullptr;
 
   Parser();
   void add_run();
   void add_set();
   void add_others();
   void add_explain();
+  void add_verify();
   CLI::App* add(const std::string& name, const std::string& description);
   bool is_command(const std::string& name) const {
     const auto commands = app->get_subcommands([&](const CLI::App* a) { return a->get_name() == name; });
@@ -176,6 +178,16 @@ void Parser::add_explain() {
   explain->footer("Through the API server the caller needs 'get' on services/proxy in the namespace sluice-system.");
 }
 
+// Looks at the place it runs in and asks no agent: no --run-dir.
+void Parser::add_verify() {
+  verify = app->add_subcommand("verify", "Inside a container: check that its limits are in force");
+  verify->set_help_flag("-h,--help", "print this text");
+  verify->add_flag("--json", options.json, "print JSON");
+  verify->footer(
+      "Tries what a program can try: an allocation over the limit (it counts as one refused), 1 MiB, a memset.\n\n"
+      "Exit status: 0 the limits are in force, 1 a limit is not, 122 there is no grant here.");
+}
+
 Parser::Parser() {
   app = std::make_unique<CLI::App>("Share a GPU card between programs, each held to its memory and compute.", "sluice");
   app->formatter(std::make_shared<HelpFormatter>());
@@ -187,6 +199,7 @@ Parser::Parser() {
   add_others();
   add_set();
   add_explain();
+  add_verify();
 }
 
 ParsedOptions problem(const std::string& text, const std::string& where, bool run) {
@@ -241,10 +254,10 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
     return problem(error.what(), where, is_run);
   }
   Options& o = parser.options;
-  const std::pair<CLI::App*, Verb> verbs[] = {{parser.run, Verb::kRun},        {parser.ps, Verb::kPs},
-                                              {parser.top, Verb::kTop},        {parser.set, Verb::kSet},
-                                              {parser.cards, Verb::kCards},    {parser.doctor, Verb::kDoctor},
-                                              {parser.explain, Verb::kExplain}};
+  const std::pair<CLI::App*, Verb> verbs[] = {{parser.run, Verb::kRun},         {parser.ps, Verb::kPs},
+                                              {parser.top, Verb::kTop},         {parser.set, Verb::kSet},
+                                              {parser.cards, Verb::kCards},     {parser.doctor, Verb::kDoctor},
+                                              {parser.explain, Verb::kExplain}, {parser.verify, Verb::kVerify}};
   for (const auto& [command, verb] : verbs) {
     if (command->parsed()) o.verb = verb;
   }
@@ -280,8 +293,8 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
 std::vector<std::pair<std::string, std::string>> all_help_texts() {
   Parser parser;
   std::vector<std::pair<std::string, std::string>> texts = {{"sluice", parser.app->help()}};
-  for (CLI::App* command :
-       {parser.run, parser.ps, parser.top, parser.set, parser.cards, parser.doctor, parser.demo, parser.explain}) {
+  for (CLI::App* command : {parser.run, parser.ps, parser.top, parser.set, parser.cards, parser.doctor, parser.demo,
+                            parser.explain, parser.verify}) {
     texts.emplace_back("sluice " + command->get_name(), command->help());
   }
   return texts;

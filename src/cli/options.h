@@ -53,7 +53,7 @@ struct ExplainOptions {
   std::string ca_file;    // of an https scheduler
 };
 
-enum class Verb { kRun, kPs, kTop, kSet, kCards, kDoctor, kDemo, kExplain };
+enum class Verb { kRun, kPs, kTop, kSet, kCards, kDoctor, kDemo, kExplain, kVerify };
 
 struct Options {
   Verb verb = Verb::kPs;

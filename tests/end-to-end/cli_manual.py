@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 MARKER = "<!-- from here on: made from --help -->\n"
-COMMANDS = ("run", "ps", "top", "set", "cards", "doctor", "demo", "explain")
+COMMANDS = ("run", "ps", "top", "set", "cards", "doctor", "demo", "explain", "verify")
 
 
 def help_text(tool, *command):
