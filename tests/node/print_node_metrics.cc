@@ -1,5 +1,5 @@
-// Prints the metrics of the made-up node of node/snapshot_testing.h. With an argument: its first container uses that many
-// MiB, so that a scraper sees a value change.
+// Prints the metrics of the made-up node of node/snapshot_testing.h. With an argument: its first container uses that
+// many MiB, so that a scraper sees a value change.
 #include <cstdio>
 #include <cstdlib>
 
