@@ -19,6 +19,7 @@ class Proxy:
         self.passing = threading.Event()  # cleared: nothing passes in either direction
         self.passing.set()
         self.deaf = False  # answers are dropped
+        self.refusing = False
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -27,7 +28,10 @@ class Proxy:
                 client, _ = self.listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+            if self.refusing:
+                client.close()
+            else:
+                threading.Thread(target=self.serve, args=(client,), daemon=True).start()
 
     def serve(self, client):
         try:
@@ -72,6 +76,14 @@ class Proxy:
             pairs = list(self.pairs)
         for pair in pairs:
             self.close(pair)
+
+    def refuse(self):
+        """Until take(): every connection ends at once, new ones too."""
+        self.refusing = True
+        self.cut()
+
+    def take(self):
+        self.refusing = False
 
     def silence(self, seconds):
         """Connections stay and nothing arrives, then all of it does."""
