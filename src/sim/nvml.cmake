@@ -20,7 +20,11 @@ set_target_properties(sim_libnvml PROPERTIES OUTPUT_NAME nvidia-ml VERSION 1 SOV
 
 sluice_binary(nvidia_smi_bin OUTPUT nvidia-smi
   SOURCES nvidia_smi.cc nvidia_smi_nvml.cc nvidia_smi_table.cc nvidia_smi_query.cc nvidia_smi_details.cc
-  DEPS sluice_abi fmt::fmt ${CMAKE_DL_LIBS})
+  DEPS sluice_abi fmt::fmt-header-only ${CMAKE_DL_LIBS})
+# As the vendor's tool it needs nothing of an image but the C library: containers get it mounted.
+if(NOT SLUICE_SANITIZE)
+  target_link_options(nvidia_smi_bin PRIVATE -static-libstdc++ -static-libgcc)
+endif()
 
 sluice_test(sim_nvml_test SOURCES nvml_test.cc
   DEPS sim_nvml sim_core sim_create sim_card Threads::Threads)
