@@ -18,6 +18,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+# What every distribution's glibc brings along: a driver's libraries, ours among them, count on these being there.
+C_LIBRARY_PARTS = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6")
 LIBRARY_FOLDERS = ("lib", "lib32", "lib64", "libx32", "bin", "sbin")
 
 
@@ -78,6 +80,9 @@ class Image:
                 self.add_file(file, Path(path).parent / Path(name).name, strip=True)
             else:
                 self.add_file(file, name)
+            if Path(name).name == "libc.so.6":
+                for part in C_LIBRARY_PARTS:
+                    self.add_file((Path(name).parent / part).resolve(), Path(name).parent / part)
 
     def layer(self):
         buffer = io.BytesIO()

@@ -134,7 +134,7 @@ class InstalledCluster(NodeCluster):
         result = self.kubectl("-n", NAMESPACE, "rollout", "status", what, f"--timeout={seconds}s")
         assert result.returncode == 0, f"{what}: {result.stderr.strip()}: {self.pods_text()}"
 
-    def wait_agents(self, seconds=90):
+    def wait_agents(self, seconds=60):
         self.wait_rollout("daemonset/sluice-agent", seconds)
 
     def pods_text(self):

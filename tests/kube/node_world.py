@@ -132,6 +132,17 @@ def processes_in(name):
     return found - {0}
 
 
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def kill(pid):
+    os.kill(pid, signal.SIGKILL)
+
+
 def remove_cgroups(name, seconds=10):
     """Removes a cgroup and all below it; its processes are dead or dying."""
     deadline = time.monotonic() + seconds

@@ -320,15 +320,21 @@ class NodeCluster(SluiceCluster):
         assert not check or result.returncode == 0, f"{' '.join(command)} in {pod}: {result.stderr.strip() or result.stdout.strip()}"
         return result.stdout
 
-    def wait_phase(self, pod, phase, seconds=60):
+    def pod(self, name, namespace="default"):
+        return self.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+    def wait_phase(self, pod, phase, seconds=60, namespace="default"):
+        """phase: one, or several that will all do."""
+        wanted = (phase,) if isinstance(phase, str) else phase
+
         def reached():
-            now = self.pod(pod)["status"].get("phase")
-            assert now == phase or now not in ("Failed", "Succeeded"), f"{pod} is {now}: {self.describe(pod)}"
-            return now == phase
+            now = self.pod(pod, namespace)["status"].get("phase")
+            assert now in wanted or now not in ("Failed", "Succeeded"), f"{pod} is {now}: {self.describe(pod, namespace)}"
+            return now in wanted
         try:
             wait_until(reached, seconds, f"pod {pod} {phase}")
         except AssertionError as error:
-            raise AssertionError(f"{error}: {self.describe(pod)}") from None
+            raise AssertionError(f"{error}: {self.describe(pod, namespace)}") from None
 
     def wait_running(self, pod, seconds=60):
         """Running, with every container started."""
@@ -336,9 +342,9 @@ class NodeCluster(SluiceCluster):
         wait_until(lambda: all(one.get("started") for one in self.pod(pod)["status"].get("containerStatuses", [{}])), seconds,
                    f"every container of {pod} started")
 
-    def describe(self, pod):
-        status = self.pod(pod)["status"]
-        return json.dumps({"status": {key: status.get(key) for key in ("phase", "reason", "message", "containerStatuses")},
+    def describe(self, pod, namespace="default"):
+        status = self.pod(pod, namespace)["status"]
+        return json.dumps({"status": {key: status.get(key) for key in ("phase", "reason", "message", "initContainerStatuses", "containerStatuses")},
                            "events": self.events_of(pod)[-5:]})[:3000]
 
     def __exit__(self, kind, *rest):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """A waiting pod is bound within 5 s of capacity coming back, however it comes back, in a silent and in a busy cluster.
 
-    wake_test.py [ROUNDS]      40 by default; 500 is the long form
+    wake_test.py [ROUNDS [SILENCE]]      40 by default, after 1.5 s of silence; 500 is the long form
 
-Each round fills a card, lets a second pod be refused, waits for silence, gives the capacity back in one of four ways and
-times how long the API server takes to show the second pod bound.
+Each round fills a card, lets a second pod be refused, waits for silence, gives the capacity back in one of six ways and
+times how long the API server takes to show the second pod bound. Half of the rounds have some 50 changes a second beside.
 """
 
 import json
@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 
+from scale import Connections
 from sluice_cluster import GPU_CORE, GPU_MEM, SluiceCluster, wait_until
 
 LIMIT_S = 5.0
@@ -25,19 +26,24 @@ class Noise:
         self.cluster, self.stopping = cluster, threading.Event()
         cluster.add_node("noise", cards=1, mode="default")
         cluster.add_pod("noise", nodeSelector={"kubernetes.io/hostname": "noise"})
+        self.count, self.started = 0, time.monotonic()
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
     def run(self):
-        count = 0
-        while not self.stopping.wait(0.02):
-            count += 1
-            self.cluster.api.patch("/api/v1/namespaces/default/pods/noise", {"metadata": {"annotations": {"n": str(count)}}})
+        connections = Connections(self.cluster.api)
+        while not self.stopping.is_set():
+            self.count += 1
+            connections.call("PATCH", "/api/v1/namespaces/default/pods/noise",
+                             {"metadata": {"annotations": {"n": str(self.count)}}}, "application/merge-patch+json")
+            self.stopping.wait(max(0.0, self.started + self.count / 50 - time.monotonic()))
 
     def stop(self):
+        """Changes a second."""
         self.stopping.set()
         self.thread.join()
         self.cluster.delete_pod("noise")
+        return self.count / (time.monotonic() - self.started)
 
 
 def set_healthy(cluster, healthy):
@@ -52,7 +58,7 @@ def set_allocatable(cluster, units, percent):
                       "strategic-merge-patch")
 
 
-def one_round(cluster, way, number):
+def one_round(cluster, way, number, silence):
     holder, waiter = f"holder-{number}", f"waiter-{number}"
     if way in ("card healthy again", "allocatable"):
         if way == "allocatable":
@@ -65,13 +71,15 @@ def one_round(cluster, way, number):
         cluster.wait_bound(holder)
     cluster.add_pod(waiter, 20, 50)
     wait_until(lambda: cluster.events_of(waiter), 10, f"{waiter} refused")
-    time.sleep(1.5)  # the last event of the refusal itself is over
+    time.sleep(silence)  # the last event of the refusal itself is over
     assert cluster.node_of(waiter) is None
     started = time.monotonic()
     if way == "deletion":
         cluster.delete_pod(holder)
     elif way == "Succeeded":
         cluster.finish_pod(holder)
+    elif way == "Failed":
+        cluster.finish_pod(holder, "Failed")
     elif way == "new node":
         cluster.add_node(f"new-{number}")
     elif way == "allocatable":
@@ -93,7 +101,8 @@ def one_round(cluster, way, number):
 
 def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
-    ways = ["deletion", "Succeeded", "new node", "allocatable", "card healthy again"]
+    silence = float(sys.argv[2]) if len(sys.argv) > 2 else 1.5
+    ways = ["deletion", "Succeeded", "Failed", "new node", "allocatable", "card healthy again"]
     times = {}
     with SluiceCluster() as cluster:
         cluster.add_node("a")
@@ -101,10 +110,10 @@ def main():
             noise = Noise(cluster) if busy else None
             for number in range(rounds // 2):
                 way = ways[number % len(ways)]
-                took = one_round(cluster, way, f"{'busy' if busy else 'silent'}-{number}")
+                took = one_round(cluster, way, f"{'busy' if busy else 'silent'}-{number}", silence)
                 times.setdefault(("busy" if busy else "silent", way), []).append(took)
             if noise:
-                noise.stop()
+                print(f"beside {noise.stop():.0f} changes a second")
     worst = 0.0
     for (surrounding, way), taken in sorted(times.items()):
         print(f"{surrounding:6}  {way:18}  n={len(taken):3}  median {statistics.median(taken):.2f} s  worst {max(taken):.2f} s")

@@ -86,6 +86,24 @@ def check_refusals(cluster):
     print("ok    with --webhook-refuse all 7 kinds are refused")
 
 
+def check_away(cluster):
+    """While no scheduler runs: Fail closes, Ignore opens; both as documented."""
+    cluster.stop_sluice()
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/sluice"
+    for number, manifest in enumerate(manifests(30)):
+        result = apply(cluster, manifest, f"closed-{number}")
+        assert result.returncode != 0 and "failed calling webhook" in result.stderr, (manifest["kind"], result.stderr)
+    cluster.api.patch(path, [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}], "json-patch")
+    wait_until(lambda: apply(cluster, manifests(33)[0], "open").returncode == 0, 10, "taken without the webhook")
+    for number, manifest in enumerate(manifests(33)):
+        result = apply(cluster, manifest, f"open-{number}")
+        assert result.returncode == 0 and "sluice" not in result.stderr, (manifest["kind"], result.stderr)
+    cluster.start_sluice()  # refuses again, and says in the pod's event what was let in meanwhile
+    wait_until(lambda: any("multiple of 5" in text for text in cluster.events_of("open")), 20, "the pod is told")
+    assert apply(cluster, manifests(33)[0], "late").returncode != 0
+    print("ok    while it is away: failurePolicy Fail refuses all 7 kinds, Ignore takes them and their pods are told later")
+
+
 def main():
     with SluiceCluster(tls=True) as cluster:
         cluster.add_node("b")
@@ -101,6 +119,7 @@ def main():
             cluster.kubectl("delete", manifest["kind"].lower(), f"right-{number}", "--wait=true", "--grace-period=0", "--force")
             assert apply(cluster, manifest, f"right-{number}").returncode == 0
         check_patch(cluster)
+        check_away(cluster)
     sys.exit(0)
 
 

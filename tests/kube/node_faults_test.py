@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+"""What goes wrong on real nodes: kubelet, agent and whole node die and come back under pods in every state, cards fall ill,
+come back, are replaced, labels change under running pods. Running pods keep their caps, waiting ones run in the end, no
+pod is failed by us, and the node says what it is waiting for."""
+
+import json
+import sys
+import time
+
+import node_world
+
+CARD_MIB, CARD_UNITS, CARDS = 32510, 31, 2
+GPU_MEM, GPU_CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
+STATE = "/opt/sluice-sim/state"
+
+
+class Faults:
+    def __init__(self, cluster, node):
+        self.cluster, self.node = cluster, node
+
+    # --- tools ---
+
+    def make(self, name, units, core=None, command="card_probe --alloc 100 --sleep 10000", policy="Never", init=(), **spec):
+        def container(container_name, line):
+            limits = {key: str(value) for key, value in ((GPU_MEM, units), (GPU_CORE, core)) if value is not None}
+            return {"name": container_name, "image": "sluice-test/probe:1", "imagePullPolicy": "Never",
+                    "command": ["sh", "-c", line], "resources": {"limits": limits}}
+        self.cluster.api.post("/api/v1/namespaces/default/pods", {
+            "metadata": {"name": name, "labels": spec.pop("labels", {})},
+            "spec": {"restartPolicy": policy, "terminationGracePeriodSeconds": 0, "containers": [container("c", command)],
+                     "initContainers": [container(f"i{i}", line) for i, line in enumerate(init)], **spec}})
+
+    def deployment(self, name, units, core, command="card_probe --alloc 100 --sleep 10000"):
+        self.cluster.api.post("/apis/apps/v1/namespaces/default/deployments", {
+            "metadata": {"name": name}, "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": {
+                "metadata": {"labels": {"app": name}}, "spec": {"terminationGracePeriodSeconds": 0, "containers": [{
+                    "name": "c", "image": "sluice-test/probe:1", "imagePullPolicy": "Never", "command": ["sh", "-c", command],
+                    "resources": {"limits": {GPU_MEM: str(units), GPU_CORE: str(core)}}}]}}}})
+
+    def pods(self, selector=""):
+        return self.cluster.api.get(f"/api/v1/namespaces/default/pods?labelSelector={selector}")["items"]
+
+    def clear(self):
+        self.cluster.kubectl("delete", "deployments", "--all", "--wait=false")
+        self.cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "--wait=false")
+        self.cluster.wait_for(lambda: not self.pods(), 60, "the pods are gone")
+
+    def unexpected(self, seen=()):
+        """Pods that a kubelet failed at admission."""
+        return [pod["metadata"]["name"] for pod in self.pods() if pod["status"].get("reason") == "UnexpectedAdmissionError"]
+
+    def lines(self, name):
+        return self.cluster.kubectl("logs", name).stdout.splitlines()
+
+    def agent_process(self):
+        """The pid of the node's agent, as this test sees it."""
+        uid = self.cluster.api.get(f"/api/v1/namespaces/sluice-system/pods/{self.cluster.agent_of(self.node.name)}")["metadata"]["uid"]
+        import node_truth
+        for pid in node_truth.processes_of(self.node, uid):
+            if b"sluice-agent" in node_world.command_line(pid):
+                return pid
+        raise AssertionError("no agent runs on the node")
+
+    def condition(self, kind):
+        found = [one for one in self.cluster.node_object(self.node.name)["status"]["conditions"] if one["type"] == kind]
+        return found[0] if found else None
+
+    def annotation(self, name):
+        return self.cluster.node_object(self.node.name)["metadata"]["annotations"].get(name)
+
+    def wait_offer(self, units, seconds=40):
+        wanted = {GPU_MEM: None if units is None else str(units)}
+        self.cluster.wait_allocatable(self.node, wanted, seconds)
+
+    # --- kubelet, agent, node ---
+
+    def kubelet(self):
+        """Killed and back with pods running, waiting, with a finished init container, and crash-looping."""
+        import node_truth
+        self.make("running", 4, 20)
+        self.make("after-init", 4, 20, init=["card_probe"])
+        self.make("crashing", 4, 20, command="card_probe; exit 1", policy="Always")
+        for name in ("running", "after-init"):
+            self.cluster.wait_running(name)
+        self.cluster.wait_for(lambda: self.restarts("crashing") >= 1, 60, "a crash")
+        before = {name: self.cluster.pod(name)["status"]["containerStatuses"][0]["containerID"] for name in ("running", "after-init")}
+        self.node.kill_kubelet()
+        self.make("meanwhile", 4, 20)
+        time.sleep(1)
+        self.node.start_kubelet()
+        self.node.wait_ready()
+        self.cluster.wait_running("meanwhile")
+        for name, container in before.items():
+            pod = self.cluster.pod(name)
+            assert pod["status"]["phase"] == "Running", self.cluster.describe(name)
+            assert pod["status"]["containerStatuses"][0]["containerID"] == container, f"{name} was started again"
+            node_truth.check_running(self.node, pod)
+        lost = self.unexpected()
+        if "crashing" not in lost:
+            count = self.restarts("crashing")
+            self.cluster.wait_for(lambda: self.restarts("crashing") > count, 90, "it goes on crashing")
+        assert set(lost) <= {"crashing"}, lost
+        self.clear()
+        return f"kubelet killed and back: running pods untouched, a waiting one runs{', the crash-looping one lost the race of the kubelet' if lost else ''}"
+
+    def restarts(self, name):
+        statuses = self.cluster.pod(name)["status"].get("containerStatuses", [])
+        return statuses[0]["restartCount"] if statuses else 0
+
+    def agent_under_stream(self):
+        """The agent is killed again and again while pods come one after the other."""
+        made, kills = 24, 3
+        for number in range(made):
+            self.make(f"stream-{number}", 2, 5, command="echo devices=$NVIDIA_VISIBLE_DEVICES; card_probe --alloc 64")
+            if number % (made // kills) == made // kills // 2:
+                node_world.kill(self.agent_process())
+            time.sleep(0.4)
+
+        def ended():
+            phases = [pod["status"]["phase"] for pod in self.pods()]
+            return all(phase in ("Succeeded", "Failed") for phase in phases)
+        self.cluster.wait_for(ended, 150, "all pods of the stream end")
+        lost = self.unexpected()
+        failed = [self.cluster.describe(pod["metadata"]["name"]) for pod in self.pods() if pod["status"]["phase"] == "Failed"
+                  and pod["metadata"]["name"] not in lost]
+        assert not failed, failed[0]
+        # The kubelet itself fails pods that reach it between the end of the plugin's stream and its next registration.
+        assert len(lost) <= kills, f"{len(lost)} of {made} pods failed at admission"
+        self.clear()
+        return f"agent killed {kills} times under a stream of {made} pods: all run but {len(lost)} that reached the kubelet while it had no plugin"
+
+    def caps_without_agent(self):
+        """A running pod keeps its limit while the agent is away and after it has come back."""
+        self.make("keeps", 5, 20, command="card_probe; while sleep 1; do card_probe --fill; done")
+        self.cluster.wait_running("keeps")
+        node_world.kill(self.agent_process())
+        self.cluster.wait_for(lambda: sum(line.startswith("filled") for line in self.lines("keeps")) >= 3, 30, "it goes on")
+        self.cluster.wait_agents()
+        time.sleep(2)
+        filled = [int(line.split()[1]) for line in self.lines("keeps") if line.startswith("filled")]
+        limit = CARD_MIB * 5 // CARD_UNITS
+        assert filled and max(filled) <= limit and min(filled) > limit - 1500, filled
+        self.clear()
+        return "a pod keeps its limit while the agent is away"
+
+    def node_reboot(self):
+        """Every process stopped, /run cleared: a pod of a Deployment runs again, or its replacement does."""
+        import node_truth
+        self.deployment("service", 6, 30)
+        self.cluster.wait_for(lambda: any(pod["status"]["phase"] == "Running" for pod in self.pods("app%3Dservice")), 60, "the service runs")
+        self.node.reboot()
+        self.cluster.wait_agents(120)
+
+        def runs():
+            for pod in self.pods("app%3Dservice"):
+                status = pod["status"].get("containerStatuses", [{}])[0]
+                if pod["status"]["phase"] == "Running" and status.get("ready") and status["state"].get("running", {}).get("startedAt", "") >= self.node.kubelet_started:
+                    return pod
+            return None
+        pod = self.cluster.wait_for(runs, 120, "the service runs after the reboot")
+        self.cluster.wait_for(lambda: any(node_truth.cards_in_use(self.node)), 20, "it uses its card")
+        node_truth.check_running(self.node, pod)
+        failed = [one for one in self.pods("app%3Dservice") if one["status"]["phase"] == "Failed"]
+        self.clear()
+        self.cluster.wait_for(lambda: not node_truth.left_over(self.node), 30, "nothing left")
+        return f"node rebooted: the service runs again{' in a new pod (the kubelet failed the old one)' if failed else ''}, nothing is left"
+
+    # --- cards ---
+
+    def card_fault(self):
+        import node_truth
+        self.make("on-card", 4, 20, labels={})
+        self.cluster.wait_running("on-card")
+        uuid = node_truth.recorded_cards(self.cluster.pod("on-card"))[0]
+        listed = json.loads(self.annotation("sluice.dev/cards"))
+        sick = next(card["index"] for card in listed if card["uuid"] != uuid)
+        self.cluster.sim(self.node, "fault", f"{STATE}/card{sick}", "lost")
+        self.wait_offer(CARD_UNITS)
+        assert not next(card for card in json.loads(self.annotation("sluice.dev/cards")) if card["index"] == sick)["healthy"]
+        self.make("too-much", 28, 50)
+        time.sleep(3)
+        assert self.cluster.pod("too-much")["status"]["phase"] == "Pending" and not self.cluster.node_of("too-much")
+        assert self.cluster.pod("on-card")["status"]["phase"] == "Running"
+        self.cluster.sim(self.node, "fault", f"{STATE}/card{sick}", "back")
+        self.wait_offer(CARD_UNITS * CARDS)
+        self.cluster.wait_running("too-much")
+        assert node_truth.recorded_cards(self.cluster.pod("too-much")) != [uuid]
+        self.clear()
+        return "a lost card is not offered, its pods aside nothing changes; back, it takes the pod that waited"
+
+    def fewer_and_other_cards(self):
+        """A card goes for good, another comes in its place: new UUID, then one card more."""
+        before = {card["uuid"] for card in json.loads(self.annotation("sluice.dev/cards"))}
+        self.node.run("sh", "-c", f"rm -rf {STATE}/card1 {STATE}/card1.contents")
+        self.restart_agent()
+        self.wait_offer(CARD_UNITS)
+        self.cluster.sim(self.node, "create", STATE, "--card", "V100-SXM2-32GB", "--seed", "777")
+        self.cluster.sim(self.node, "create", STATE, "--card", "V100-SXM2-32GB", "--seed", "778")
+        self.node.run("chmod", "-R", "a+rwX", STATE)
+        self.restart_agent()
+        self.wait_offer(CARD_UNITS * 3)
+        after = {card["uuid"] for card in json.loads(self.annotation("sluice.dev/cards"))}
+        assert len(after) == 3 and len(after & before) == 1, (before, after)
+        labels = self.cluster.node_object(self.node.name)["metadata"]["labels"]
+        assert labels["aliyun.accelerator/nvidia_count"] == "3", labels
+        self.make("big", 3 * CARD_UNITS, 300, labels={"aliyun.com/gpu-count": "3"})
+        self.cluster.wait_running("big")
+        self.clear()
+        self.node.run("sh", "-c", f"rm -rf {STATE}/card2 {STATE}/card2.contents")
+        self.restart_agent()
+        self.wait_offer(CARD_UNITS * CARDS)
+        return "a card less, another card in its place, a card more: offered as they are, by their UUIDs"
+
+    def restart_agent(self):
+        """As after a change of hardware: the agent's pod starts anew."""
+        name = self.cluster.agent_of(self.node.name)
+        self.cluster.kubectl("-n", "sluice-system", "delete", "pod", name, "--wait=true")
+        self.cluster.wait_for(lambda: self.cluster.agent_of(self.node.name), 30, "a new agent")
+        self.cluster.wait_agents()
+
+    # --- labels ---
+
+    def relabel(self):
+        """Every direction with a pod of the old kind present: it keeps running, nothing new comes, the switch follows by
+        itself when it has gone."""
+        steps = [("core_mem", "cgpu"), ("cgpu", "share"), ("share", "core_mem"), ("core_mem", "default"), ("default", "core_mem")]
+        for number, (old, new) in enumerate(steps):
+            name = f"old-{number}"
+            if old == "default":
+                self.make_whole(name)
+            else:
+                self.make(name, 4, 20 if old == "core_mem" else None)
+            self.cluster.wait_running(name)
+            self.cluster.label_node(self.node.name, {"ack.node.gpu.schedule": new})
+            self.cluster.wait_for(lambda: self.annotation("sluice.dev/mode") != old, 20, f"{old} -> {new}: the node says that it waits")
+            text = self.cluster.kubectl("describe", "node", self.node.name).stdout
+            assert name in text, f"{old} -> {new}: the node does not say that it waits for {name}"
+            time.sleep(1)
+            assert self.cluster.pod(name)["status"]["phase"] == "Running"
+            self.cluster.delete_pod(name)
+            self.cluster.wait_for(lambda: self.annotation("sluice.dev/mode") == new, 30, f"{old} -> {new}: the switch")
+            shares = new != "default"
+            self.cluster.wait_allocatable(self.node, {GPU_MEM: str(CARD_UNITS * CARDS) if shares else "0", "nvidia.com/gpu": "0" if shares else str(CARDS)})
+        return "labels: core_mem -> cgpu -> share -> core_mem -> default -> core_mem, each with a pod of the old kind"
+
+    def make_whole(self, name):
+        self.cluster.api.post("/api/v1/namespaces/default/pods", {"metadata": {"name": name}, "spec": {
+            "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [{
+                "name": "c", "image": "sluice-test/probe:1", "imagePullPolicy": "Never", "command": ["card_probe", "--sleep", "10000"],
+                "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}})
+
+
+CASES = ("kubelet", "agent_under_stream", "caps_without_agent", "node_reboot", "card_fault", "fewer_and_other_cards", "relabel")
+
+
+def main():
+    node_world.enter()
+    wanted = sys.argv[1:] or CASES
+    import images
+    from node_install import InstalledCluster
+    wrong = 0
+    with InstalledCluster(images=[images.probe(node_world.folder())]) as cluster:
+        node = cluster.add_sharing_node("node-b")
+        cluster.install(count=CARDS)
+        faults = Faults(cluster, node)
+        faults.wait_offer(CARD_UNITS * CARDS)
+        for case in wanted:
+            began = time.monotonic()
+            try:
+                print(f"ok    {getattr(faults, case)()} ({time.monotonic() - began:.0f} s)", flush=True)
+            except (AssertionError, RuntimeError, OSError) as error:
+                print(f"WRONG {case}: {str(error)[:1500]}", flush=True)
+                wrong += 1
+                faults.clear()
+        assert wrong == 0, f"{wrong} of {len(wanted)} cases"
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(0)
