@@ -3,6 +3,7 @@
 # memory and busy time agree with the card's own log. Argument: the client's name, see tests/clients/run_clients.py.
 source "$(dirname "$0")/common.sh"
 measured
+[ "$1" != numba ] || [ "${SLUICE_NUMBA:-}" = 1 ] || skip "numba-cuda is checked by request: SLUICE_NUMBA=1"
 
 use_node "$work/a100" A100-40GB  # some packages refuse cards older than compute capability 7.5
 limit_mib=$(sluice cards --json | python3 -c "import json,sys; c = json.load(sys.stdin)[0]; print(c['memory_mib'] * 10 // c['units'])")
