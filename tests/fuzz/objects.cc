@@ -28,6 +28,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (state->plan_bind(pod->uid, "a")) state->bind_refused(pod->uid);
   }
   (void)state->pods_to_wake(uses);
+  (void)state->unreached_pods(uses);
+  for (int looks = 0; std::optional<scheduler::State::Orphan> orphan = state->next_orphan(uses); ++looks) {
+    promise(orphan->plan.has_value() != !orphan->reason.empty(), "an orphan has cards or a reason");
+    promise(looks < 1000, "each is looked at once");
+    state->adoption_ended(orphan->pod.uid, 0);
+  }
   const json::Object described = state->describe();
   for (const json::Value& node : described.at("nodes").get_array()) {
     for (const json::Value& card : node.at("cards").get_array()) {
