@@ -36,14 +36,15 @@ Decision admit(const Ask& ask, uint64_t room_ns) {
 
 // The unit in flight may be waiting for one that stands at the gate (a flag, a peer): when the oldest is overdue, one
 // is let through; each further one while the same unit is the oldest doubles the wait. Debt like any other.
-bool past_overdue(uint64_t now_ns, page::Account& account, const InFlight& in_flight, const Limits& limits) {
+bool past_overdue(uint64_t now_ns, page::Account& account, const InFlight& in_flight, const Limits& limits,
+                  const Ask& ask) {
   const uint64_t overdue = in_flight.oldest_overdue_ns;
   if (__builtin_expect(limits.mutations != 0, 0)) {
     if ((limits.mutations & kMutateNoLiveness) != 0) return false;
     const bool ran = in_flight.units != 0 && now_ns > in_flight.low_water_ns + kOverdueLeastNs;
     if ((limits.mutations & kMutateAllLiveness) != 0 && ran) return true;
   }
-  if (overdue == page::kIdle || now_ns < overdue) return false;
+  if (overdue == page::kIdle || now_ns < overdue || ask.behind) return false;
   if (account.overdue_unit.load(std::memory_order_relaxed) != overdue) {
     account.overdue_unit.store(overdue, std::memory_order_relaxed);
     account.overdue_passed = 0;
@@ -190,7 +191,7 @@ Decision step(uint64_t now_ns, page::UsageCard& card, const Limits& limits, cons
     if (!open || budget == 0 || (budget < ask.estimate_ns && !nothing)) {
       uint64_t retry = open ? now_ns + kInFlightNs : time_of_credit(now_ns, now_credit, opens_at, limits.permille);
       account.resume_ns.store(retry, std::memory_order_relaxed);
-      if (past_overdue(now_ns, account, in_flight, limits)) return admit(ask, 0);
+      if (past_overdue(now_ns, account, in_flight, limits, ask)) return admit(ask, 0);
       if (in_flight.oldest_overdue_ns != page::kIdle)
         retry = smaller(retry, larger(in_flight.oldest_overdue_ns, now_ns));
       return refuse(now_ns, page::kBlockedByCredit, retry);
@@ -201,7 +202,7 @@ Decision step(uint64_t now_ns, page::UsageCard& card, const Limits& limits, cons
   }
 
   if (limits.turns && !fits_turn(now_ns, in_flight, ask, left)) {
-    if (past_overdue(now_ns, account, in_flight, limits)) return admit(ask, 0);
+    if (past_overdue(now_ns, account, in_flight, limits, ask)) return admit(ask, 0);
     return refuse(now_ns, page::kBlockedByTurn, now_ns + kGateWaitNs);
   }
   if (limits.turns) {
@@ -215,7 +216,7 @@ Decision step(uint64_t now_ns, page::UsageCard& card, const Limits& limits, cons
   if (ask.known && within && covered >= static_cast<int64_t>(ask.estimate_ns)) {
     return admit(ask, smaller(room, static_cast<uint64_t>(covered)));
   }
-  if (past_overdue(now_ns, account, in_flight, limits)) return admit(ask, 0);
+  if (past_overdue(now_ns, account, in_flight, limits, ask)) return admit(ask, 0);
   const uint64_t retry = now_ns + kGateWaitNs;
   return refuse(now_ns, page::kBlockedByBound, smaller(retry, larger(in_flight.oldest_overdue_ns, now_ns)));
 }

@@ -81,8 +81,9 @@ uint64_t overdue_after(uint64_t now_ns, uint64_t longest_ns, bool known);
 
 struct Ask {
   uint64_t estimate_ns = 0;
-  bool known = false;  // false: never measured
-  bool first = true;   // not asked before and turned away: an idle container becomes busy with it
+  bool known = false;   // false: never measured
+  bool behind = false;  // its stream holds other work that has not ended: it cannot help what is overdue
+  bool first = true;    // not asked before and turned away: an idle container becomes busy with it
 };
 
 struct Decision {

@@ -172,6 +172,7 @@ enum Mutation : uint32_t {
   kMutateBases = 1u << 6,       // time bases are never renewed
   kMutateLimits = 1u << 7,      // changes of the share are not followed
   kMutateBoundary = 1u << 8,    // copies and waits of a stream count as work
+  kMutateArming = 1u << 10,     // the next holder does not spin
   kMutateUnion = 1u << 9,       // processes are summed, not united
 };
 

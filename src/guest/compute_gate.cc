@@ -78,7 +78,7 @@ class Waiting {
     if ((report(decision, limits) || untold_) && (limits.gate & kNeighbours) != 0) ring_doorbell(guest_, card_);
     untold_ = false;
     const std::atomic<uint32_t>& gate = guest_->cards[card_].grant->gate;
-    const bool armed = (limits.gate & page::kGateArmed) != 0;
+    const bool armed = (limits.gate & page::kGateArmed) != 0 && !mutated(kMutateArming);
     if (armed && guest_->seams.waiter->may_spin() && spin_for_turn(gate, limits.gate, now_ns)) return;
     if (decision.blocked == page::kBlockedByBound && spin_for_room(gate, limits.gate, now_ns)) return;
     if (card_compute(guest_, card_).settled.load(std::memory_order_acquire) != settled && !mutated(kMutateWake)) return;
@@ -226,6 +226,7 @@ bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
     ask.known = launch.cost_ns != 0;
     ask.estimate_ns = ask.known ? launch.cost_ns : governor::kUnknownNs;
     ask.first = !waiting.counted();
+    ask.behind = stream->pending != nullptr;
     governor::Decision decision = governor::step(now, usage, limits, in_flight, ask);
     if ((guest->compute.mutations & kMutateBound) != 0 && decision.blocked == page::kBlockedByBound) {
       decision.admit = true;
