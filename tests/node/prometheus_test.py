@@ -63,13 +63,13 @@ class Node:
 
 class Prometheus:
     def __init__(self, folder, targets):
-        """targets: job -> port. Every target carries the labels that a discovered pod of the agent has."""
+        """targets: job -> "host:port". Every target carries the labels that a discovered pod of the agent has."""
         self.url = f"http://127.0.0.1:{free_port()}"
         config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "rule_files": ["rules.yaml"], "scrape_configs": [
             {"job_name": job, "honor_labels": True, "static_configs": [
-                {"targets": [f"127.0.0.1:{port}"],
+                {"targets": [target],
                  "labels": {"namespace": "sluice-system", "pod": "sluice-agent-x", "container": "agent"}}]}
-            for job, port in targets.items()]}
+            for job, target in targets.items()]}
         (folder / "prometheus.yaml").write_text(json.dumps(config))
         (folder / "rules.yaml").write_text(blocks("yaml")[0])
         checked = promtool("check", "config", str(folder / "prometheus.yaml"))
@@ -189,7 +189,7 @@ def main():
     folder = Path(tempfile.mkdtemp(prefix="sluice-prometheus-"))
     node = Node()
     port, agent = stand_alone_agent(folder)
-    server = Prometheus(folder, {"sluice-agent": node.port, "stand-alone": port})
+    server = Prometheus(folder, {"sluice-agent": f"127.0.0.1:{node.port}", "stand-alone": f"127.0.0.1:{port}"})
     try:
         values_arrive(server, node)
         server.wait('up{job="stand-alone"} == 1')
