@@ -30,6 +30,9 @@ struct CardOptions {
 // Folder with card0, card1, ...: SLUICE_SIM_DIR, else the one that /etc/sluice-sim/dir names, else /var/lib/sluice-sim.
 std::string card_folder();
 
+// When a process ("self" or a pid) started, in clock ticks since boot, cut to 32 bits; 0 when it cannot be read.
+uint32_t started_ticks(const char* pid);
+
 class Card {
  public:
   // Makes the file of a card. Errors: unknown profile (names those there are), the file exists, no permission.

@@ -1,14 +1,32 @@
 // Who uses a card: registration, finding the dead, and what is charged to whom.
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "sim/card.h"
 #include "sim/engine.h"
 
 namespace sluice::sim {
+
+// Field 22 of /proc/<pid>/stat (proc(5)). The name in field 2 may hold anything, so fields are counted from its end.
+uint32_t started_ticks(const char* pid) {
+  char path[64], text[1024];
+  std::snprintf(path, sizeof path, "/proc/%s/stat", pid);
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  const ssize_t length = read(file, text, sizeof text - 1);
+  close(file);
+  if (length <= 0) return 0;
+  text[length] = 0;
+  const char* at = std::strrchr(text, ')');
+  for (int field = 2; at != nullptr && field < 22; ++field) at = std::strchr(at + 1, ' ');
+  return at != nullptr ? static_cast<uint32_t>(std::strtoull(at, nullptr, 10)) : 0;
+}
 
 Index Card::attach_process(int32_t pid, bool simulated, std::string_view name) {
   const Index index = new_process();
@@ -19,6 +37,7 @@ Index Card::attach_process(int32_t pid, bool simulated, std::string_view name) {
   p.host_pid = p.pid;
   struct stat status{};
   if (!simulated && stat("/proc/self/ns/pid", &status) == 0) p.pid_namespace = status.st_ino;
+  if (!simulated) p.started_ticks = started_ticks("self");
   p.simulated = simulated;
   p.locker = locker_;
   p.locker_nonce = static_cast<uint32_t>(owner_word_ >> 32);

@@ -125,7 +125,8 @@ struct ProcessRecord {
   uint64_t resident_bytes;
   uint32_t locker, locker_nonce;  // which kernel lock tells of its death
   uint32_t uid;
-  uint32_t reserved;
+  uint32_t
+      started_ticks;  // when it started, by the kernel: with the pid and its namespace, which are used again, unique
   uint64_t contents_bytes;  // kept contents of its memory
   char name[160];           // path of its program
 };

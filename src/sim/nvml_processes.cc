@@ -38,10 +38,19 @@ int32_t innermost_pid(const std::string& pid) {
 
 bool is_process(const std::string& pid, const NvmlProcess& wanted) {
   if (innermost_pid(pid) != wanted.pid) return false;
+  // A namespace that has just gone lends its number to the next one, in which pid 1 is pid 1 again.
+  if (wanted.started_ticks != 0 && started_ticks(pid.c_str()) != wanted.started_ticks) return false;
   // The namespace's identity can be read of one's own processes only; without it the pid has to do.
   struct stat info{};
   if (stat(("/proc/" + pid + "/ns/pid").c_str(), &info) != 0) return true;
   return info.st_ino == wanted.pid_namespace;
+}
+
+// A process of a namespace that has gone, whose number and pid are those of a process here now.
+bool taken_by_another(const NvmlProcess& process) {
+  if (process.started_ticks == 0) return false;
+  const uint32_t now = started_ticks(std::to_string(process.pid).c_str());
+  return now != 0 && now != process.started_ticks;
 }
 
 // The caller's pid of a process of another namespace, 0 when it cannot be seen.
@@ -155,8 +164,8 @@ std::vector<NvmlProcess> card_processes(Card& card) {
     if (record.state == LiveState::kFree) continue;
     if (record.first_context == kNone && record.resident_bytes == 0) continue;
     const size_t length = strnlen(record.name, sizeof record.name);
-    list.push_back({i, record.pid, record.host_pid, record.pid_namespace, record.simulated != 0, record.resident_bytes,
-                    std::string(record.name, length)});
+    list.push_back({i, record.pid, record.host_pid, record.pid_namespace, record.simulated != 0, record.started_ticks,
+                    record.resident_bytes, std::string(record.name, length)});
   }
   return list;
 }
@@ -170,6 +179,8 @@ std::vector<NvmlProcess> visible_processes(std::vector<NvmlProcess> all, bool fi
     } else if (!process.simulated && process.pid_namespace != 0 && process.pid_namespace != own) {
       process.pid = translate(process);
       if (process.pid == 0) continue;
+    } else if (taken_by_another(process)) {
+      continue;
     }
     visible.push_back(std::move(process));
   }

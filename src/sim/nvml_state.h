@@ -78,6 +78,7 @@ struct NvmlProcess {
   int32_t pid = 0, host_pid = 0;
   uint64_t pid_namespace = 0;
   bool simulated = false;
+  uint32_t started_ticks = 0;
   uint64_t bytes = 0;
   std::string name;
 };

@@ -325,14 +325,27 @@ TEST_F(NvmlTest, EventsTellXids) {
 }
 
 TEST(VisibleProcesses, OtherNamespacesAreTranslatedHiddenOrShownAsTheDriverDoes) {
-  NvmlProcess far_away{1, 7, 0, 12345, false, 1, "/bin/far"};
+  NvmlProcess far_away{1, 7, 0, 12345, false, 0, 1, "/bin/far"};
   EXPECT_TRUE(visible_processes({far_away}, true).empty());
   far_away.host_pid = 99999;
   ASSERT_EQ(visible_processes({far_away}, false).size(), 1U);
   EXPECT_EQ(visible_processes({far_away}, false)[0].pid, 99999);
-  NvmlProcess simulated{1, 7, 0, 12345, true, 1, "/bin/simulated"};
+  NvmlProcess simulated{1, 7, 0, 12345, true, 0, 1, "/bin/simulated"};
   ASSERT_EQ(visible_processes({simulated}, true).size(), 1U);
   EXPECT_EQ(visible_processes({simulated}, true)[0].pid, 7);
+}
+
+// The kernel gives the number of a namespace that has gone to the next one, and pid 1 of both is pid 1.
+TEST(VisibleProcesses, ThePidAndNamespaceOfAProcessThatHasGoneAreNotTakenForTheOneThatHasThemNow) {
+  struct stat own{};
+  ASSERT_EQ(stat("/proc/self/ns/pid", &own), 0);
+  const uint32_t started = started_ticks("self");
+  ASSERT_NE(started, 0U);
+  const NvmlProcess me{1, getpid(), getpid(), own.st_ino, false, started, 1, "/bin/me"};
+  ASSERT_EQ(visible_processes({me}, true).size(), 1U);
+  NvmlProcess before_me = me;
+  before_me.started_ticks = started - 1;
+  EXPECT_TRUE(visible_processes({before_me}, true).empty());
 }
 
 }  // namespace
