@@ -7,6 +7,8 @@ namespace sluice::core {
 namespace {
 
 constexpr uint32_t kWhole = 1000;
+constexpr uint64_t kLaggardTurnsNs = 100'000'000;  // between the short turns of one that has not drained
+constexpr double kFirstOfAll = -std::numeric_limits<double>::infinity();
 constexpr double kPriorityLead = 4;  // lags by which a high priority may go ahead of those who wait
 // The losses of hand-overs, per ns of wall time, beside a high priority with and without a cap.
 constexpr double kForgivenCapped = 0.03;
@@ -152,8 +154,10 @@ bool Arbiter::turns_wanted(uint64_t now_ns) const {
 // 0: may not run; the higher the sooner.
 int Arbiter::class_of(size_t index, const ContainerView& view, uint64_t at_ns) const {
   const Entry& entry = entries_[index];
-  // Who has not drained since an overrun gets no further turn: stopped or hung, it would let that one pass as well.
-  if (!view.waiting || entry.laggard_since_ns != 0) return 0;
+  if (!view.waiting) return 0;
+  // Who has not drained since an overrun, stopped or hung, would let further turns pass as well. It gets a short one
+  // now and then all the same: what hangs may wait for the very work that stands at its gate.
+  if (entry.laggard_since_ns != 0) return at_ns >= entry.laggard_turn_ns ? 2 : 0;
   const bool credit = entry.permille == 0 || view.resume_ns <= at_ns;
   if (!credit) return policy_ == ComputePolicy::kBurst ? 1 : 0;
   // First among all while it has not left the others behind: what it says about its credit may be a lie.
@@ -184,7 +188,7 @@ int Arbiter::choose(uint64_t at_ns, std::span<const ContainerView> views, bool h
     if (is_holder) view.waiting = view.waiting || view.dirty;
     const int rank = class_of(i, view, at_ns);
     if (rank == 0) continue;
-    double tag = start_tag(i);
+    double tag = entries_[i].laggard_since_ns != 0 ? kFirstOfAll : start_tag(i);
     // What the holder has used of the present turn is not in its tag yet.
     if (is_holder) tag += static_cast<double>(at_ns - std::min(at_ns, charged_ns_)) / share(i);
     if (rank > best_class || (rank == best_class && tag < best_tag)) {
@@ -205,13 +209,15 @@ void Arbiter::charge(size_t index, uint64_t wall_ns) {
 
 void Arbiter::open(size_t index, uint64_t now_ns, std::span<const ContainerView> views) {
   Entry& entry = entries_[index];
-  virtual_time_ = std::max(virtual_time_, start_tag(index));
+  const bool laggard = entry.laggard_since_ns != 0;
+  if (!laggard) virtual_time_ = std::max(virtual_time_, start_tag(index));
+  if (laggard) entry.laggard_turn_ns = now_ns + kLaggardTurnsNs;
   holder_ = static_cast<int>(index);
   armed_ = -1;
   phase_ = Phase::kHeld;
   turn_number_ = (turn_number_ + 1) & 0xffffff;
   opened_ns_ = charged_ns_ = now_ns;
-  turn_end_ns_ = now_ns + settings_.turn_ns;
+  turn_end_ns_ = now_ns + (laggard ? settings_.extend_ns : settings_.turn_ns);
   idle_since_ns_ = 0;
   idle_total_ns_ = 0;
   lent_ = class_of(index, views[index], now_ns) == 1;
@@ -320,6 +326,7 @@ bool Arbiter::step_draining(uint64_t now_ns, std::span<const ContainerView> view
       laggard ? 0 : std::max(settings_.overrun_ns, 2 * std::min(view.longest_unit_ns, uint64_t{10'000'000'000}));
   if (now_ns - closed_ns_ >= patience) {
     if (!laggard) ++entries_[held].counters.overruns;
+    if (!laggard) entries_[held].laggard_turn_ns = now_ns + kLaggardTurnsNs;
     entries_[held].laggard_since_ns = now_ns;
     end_turn(now_ns);
     return true;
@@ -405,8 +412,11 @@ const Arbiter::Outcome& Arbiter::step(uint64_t now_ns, std::span<const Container
     phase_ = Phase::kFree;
     for (size_t i = 0; i < entries_.size(); ++i) {
       if (!views[i].dirty) continue;
-      if (holder_ >= 0) entries_[i].laggard_since_ns = now_ns;
-      if (holder_ >= 0) continue;
+      if (holder_ >= 0) {
+        entries_[i].laggard_since_ns = now_ns;
+        entries_[i].laggard_turn_ns = now_ns + kLaggardTurnsNs;
+        continue;
+      }
       holder_ = static_cast<int>(i);
       charged_ns_ = opened_ns_ = now_ns;
       close(now_ns);

@@ -122,6 +122,7 @@ class Arbiter {
     uint64_t last_active_ns = 0;     // 0: never
     uint64_t eligible_since_ns = 0;  // 0: is not
     uint64_t laggard_since_ns = 0;   // overrun and still dirty since; 0: no
+    uint64_t laggard_turn_ns = 0;    // no turn before this, while it is one
     ArbiterCounters counters;
   };
 
