@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "accuracy/ideal.h"
 #include "accuracy/measure.h"
+#include "accuracy/targets.h"
 #include "accuracy/world.h"
 #include "base/svg_plot.h"
 
@@ -14,50 +14,7 @@ namespace sluice::accuracy {
 
 namespace {
 
-constexpr size_t kWarmUpMs = 2000;
 constexpr double kUncappedSeconds = 8;  // of the run without the library: its shares do not drift
-
-size_t end_ms(const Scenario& scenario, const ContainerSpec& spec) {
-  double end_s = scenario.seconds;
-  if (spec.stop_s) end_s = std::min(end_s, *spec.stop_s);
-  if (spec.kill_s) end_s = std::min(end_s, *spec.kill_s);
-  if (spec.freeze_s) end_s = std::min(end_s, *spec.freeze_s);
-  return static_cast<size_t>(end_s * 1000);
-}
-
-size_t begin_ms(const ContainerSpec& spec) {
-  return static_cast<size_t>(spec.start_s * 1000) + kWarmUpMs;
-}
-
-// A stretch of the run in which a container's target is one and the same. After an uncapped one the first second is not
-// held to the new target: what was launched before is still queued.
-struct Phase {
-  size_t from_ms;
-  size_t to_ms;
-  double quota_percent;
-  double target_percent;
-};
-
-std::vector<Phase> phases_of(const Scenario& scenario, const ContainerSpec& spec, const ContainerFigures& figures) {
-  std::vector<Phase> phases = {{begin_ms(spec), end_ms(scenario, spec), figures.quota_percent, figures.target_percent}};
-  for (const ContainerSpec::Change& change : spec.changes) {
-    const size_t at = static_cast<size_t>(change.at_s * 1000);
-    Phase& last = phases.back();
-    if (at >= last.to_ms) break;
-    const size_t queued_ms = last.quota_percent == 0 ? 1000 : 0;
-    const size_t end = last.to_ms;
-    last.to_ms = at;
-    phases.push_back({std::max(at + queued_ms, begin_ms(spec)), end, change.percent,
-                      change.percent == 0 ? figures.uncapped_percent : change.percent});
-  }
-  std::erase_if(phases, [](const Phase& phase) { return phase.from_ms + 1000 > phase.to_ms; });
-  return phases;
-}
-
-struct Uncapped {
-  double mean_percent = 0;
-  double least_100ms = 0;
-};
 
 // The container's programs alone on the card, without the library.
 Result<Uncapped> run_uncapped(const Scenario& scenario, const ContainerSpec& spec) {
@@ -66,9 +23,11 @@ Result<Uncapped> run_uncapped(const Scenario& scenario, const ContainerSpec& spe
   alone.containers = {spec};
   ContainerSpec& only = alone.containers[0];
   only.start_s = 0;
+  only.lives_s = 0;
   only.stop_s.reset();
   only.kill_s.reset();
   only.freeze_s.reset();
+  for (StreamSpec& stream : only.streams) stream.hangs_after = 0;
   Result<std::unique_ptr<World>> world = World::create(alone, false);
   if (!world) return world.error();
   (*world)->run();
@@ -76,146 +35,200 @@ Result<Uncapped> run_uncapped(const Scenario& scenario, const ContainerSpec& spe
   Uncapped result;
   result.mean_percent = mean_percent(bins.occupied_ns, kWarmUpMs, bins.occupied_ns.size());
   result.least_100ms = least_share_100ms(bins.occupied_ns, kWarmUpMs, bins.occupied_ns.size());
+  for (const auto& process : (*world)->processes()) result.units_per_s += static_cast<double>(process->units);
+  result.units_per_s /= alone.seconds - kWarmUpMs / 1000.0;
   return result;
 }
 
-// Targets of all containers: the quota where the program alone keeps the card busy enough, else what an ideal bucket
-// gives it; uncapped ones share by weight what the capped leave.
-void set_targets(const Scenario& scenario, std::vector<ContainerFigures>& figures, const std::vector<double>& least) {
-  double capped = 0;
-  double weights = 0;
-  for (size_t i = 0; i < figures.size(); ++i) {
-    ContainerFigures& one = figures[i];
-    if (one.quota_percent == 0) {
-      weights += scenario.containers[i].weight;
-      continue;
-    }
-    one.saturated = least[i] >= std::min(99.0, one.quota_percent + 5);
-    one.target_percent = scenario.containers[i].lies ? 0 : one.quota_percent;
-    if (!one.saturated && !scenario.containers[i].lies) {
-      // The model of the program is held against the program itself, run without the library.
-      const ContainerSpec& spec = scenario.containers[i];
-      const double model = ideal_percent(spec, 0, scenario.seconds, scenario.seed);
-      const double bucket = ideal_percent(spec, one.quota_percent, scenario.seconds, scenario.seed);
-      if (model > 0) one.target_percent = std::min(one.quota_percent, bucket * one.uncapped_percent / model);
-    }
-    capped += one.target_percent;
-  }
-  for (size_t i = 0; i < figures.size(); ++i) {
-    ContainerFigures& one = figures[i];
-    if (one.quota_percent != 0) continue;
-    const double left = std::max(0.0, 100 - capped) * scenario.containers[i].weight / weights;
-    one.target_percent = scenario.gated ? std::min(one.uncapped_percent, left) : one.uncapped_percent;
-    one.saturated = one.uncapped_percent >= left + 5;
-  }
+void raise(double& figure, double found) {
+  figure = std::max(figure, found);
 }
 
 // The worst of all phases; means over all of them.
 void add_windows(const World::Bins& bins, const std::vector<Phase>& phases, ContainerFigures& one) {
   double total_ms = 0;
-  double target = 0;
+  ContainerFigures sums;
   for (const Phase& phase : phases) {
     const double limit = phase.quota_percent == 0 ? 100 : phase.quota_percent;
-    const WindowFigures second = windows(bins.occupied_ns, phase.from_ms, phase.to_ms, 1000, phase.target_percent);
-    const WindowFigures ten = windows(bins.occupied_ns, phase.from_ms, phase.to_ms, 10000, phase.target_percent);
+    const auto figures = [&](size_t window_ms, double target) {
+      return windows(bins.occupied_ns, phase.from_ms, phase.to_ms, window_ms, target);
+    };
     const double length = static_cast<double>(phase.to_ms - phase.from_ms);
     total_ms += length;
-    target += phase.target_percent * length;
-    one.mean_percent += second.mean_percent * length;
-    one.executing_percent += mean_percent(bins.executing_ns, phase.from_ms, phase.to_ms) * length;
-    one.worst_1s_points = std::max(one.worst_1s_points, second.worst_points);
-    one.worst_10s_points = std::max(one.worst_10s_points, ten.worst_points);
-    one.over_1s_points =
-        std::max(one.over_1s_points, windows(bins.occupied_ns, phase.from_ms, phase.to_ms, 1000, limit).over_points);
-    one.over_10s_points =
-        std::max(one.over_10s_points, windows(bins.occupied_ns, phase.from_ms, phase.to_ms, 10000, limit).over_points);
+    sums.target_percent += phase.target_percent * length;
+    sums.mean_percent += mean_percent(bins.occupied_ns, phase.from_ms, phase.to_ms) * length;
+    sums.executing_percent += mean_percent(bins.executing_ns, phase.from_ms, phase.to_ms) * length;
+    raise(one.worst_1s_points, figures(1000, phase.target_percent).worst_points);
+    raise(one.worst_10s_points, figures(10'000, phase.target_percent).worst_points);
+    raise(one.worst_300s_points, figures(300'000, phase.target_percent).worst_points);
+    raise(one.over_1s_points, figures(1000, limit).over_points);
+    raise(one.over_10s_points, figures(10'000, limit).over_points);
+    raise(one.longest_pause_ms, longest_gap_ms(bins.occupied_ns, phase.from_ms, phase.to_ms));
   }
   if (total_ms == 0) return;
-  one.mean_percent /= total_ms;
-  one.executing_percent /= total_ms;
-  one.target_percent = target / total_ms;
-  one.delivered_of_target = one.target_percent > 0 ? one.mean_percent / one.target_percent : 0;
+  const double delivered = sums.target_percent > 0 ? sums.mean_percent / sums.target_percent : 0;
+  if (one.measured && delivered >= one.delivered_of_target) return;  // a better card of the same container
+  one.measured = true;
+  one.target_percent = sums.target_percent / total_ms;
+  one.mean_percent = sums.mean_percent / total_ms;
+  one.executing_percent = sums.executing_percent / total_ms;
+  one.delivered_of_target = delivered;
 }
 
-}  // namespace
+// It was there for less than the warm-up and a second, or comes and goes: its mean over the time from its start.
+void add_mean(const Scenario& scenario, const ContainerSpec& spec, const World::Bins& bins, ContainerFigures& one) {
+  const size_t from = static_cast<size_t>(spec.start_s * 1000);
+  const size_t to = static_cast<size_t>(std::min(scenario.seconds, spec.stop_s.value_or(scenario.seconds)) * 1000);
+  one.mean_percent = mean_percent(bins.occupied_ns, from, to);
+  one.executing_percent = mean_percent(bins.executing_ns, from, to);
+}
 
-Result<Figures> run_scenario(const Scenario& scenario) {
+double percentile(std::vector<float>& values, double part) {
+  if (values.empty()) return 0;
+  const size_t at = std::min(values.size() - 1, static_cast<size_t>(part * static_cast<double>(values.size())));
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
+  return static_cast<double>(values[at]);
+}
+
+// What the container's own programs saw.
+void add_programs(World& world, size_t index, const Uncapped& uncapped, ContainerFigures& one) {
+  std::vector<float> latencies;
+  double units = 0;
+  for (const std::unique_ptr<ProgramProcess>& process : world.processes()) {
+    if (process->container != index) continue;
+    raise(one.worst_wait_ms, process->longest_wait_ms);
+    units += static_cast<double>(process->units);
+    latencies.insert(latencies.end(), process->latency_ms.begin(), process->latency_ms.end());
+  }
+  one.latency_p50_ms = percentile(latencies, 0.50);
+  one.latency_p99_ms = percentile(latencies, 0.99);
+  const double seconds = world.scenario().seconds - kWarmUpMs / 1000.0;
+  one.slowdown = units > 0 ? uncapped.units_per_s / (units / seconds) : 0;
+}
+
+void add_settled(World& world, size_t index, double logged_ns, ContainerFigures& one) {
+  double settled = 0;
+  for (const std::unique_ptr<Pages>& pages : world.pages(index)) {
+    for (uint32_t card = 0; card < world.scenario().containers[index].cards; ++card) {
+      settled += static_cast<double>(pages->usage->cards[card].account.busy_total_ns.load());
+    }
+  }
+  if (logged_ns > 0 && settled > 0) one.settled_error = settled / logged_ns - 1;
+}
+
+double longest_unit_us(World& world, const ContainerSpec& spec) {
+  double longest = 0;
+  const sim::ProfileData& profile = world.card().profile();
+  for (const StreamSpec& stream : spec.streams) {
+    const double per_wave = profile.sms * std::max(1.0, profile.threads_per_sm / 128.0);
+    const double waves = stream.per_block ? std::ceil(stream.grid.largest() / per_wave) : 1;
+    longest = std::max(longest, stream.kernel_us.largest() * waves * std::max(1u, stream.graph_nodes));
+  }
+  return longest;
+}
+
+ContainerFigures container_figures(World& world, size_t index, const std::vector<Uncapped>& uncapped) {
+  const Scenario& scenario = world.scenario();
+  const ContainerSpec& spec = scenario.containers[index];
+  ContainerFigures one;
+  one.name = spec.name;
+  one.uncapped_percent = uncapped[index].mean_percent;
+  one.longest_unit_us = longest_unit_us(world, spec);
+  double logged = 0;
+  for (uint32_t card = 0; card < spec.cards; ++card) {
+    const World::Bins bins = world.container_bins(index, card);
+    const std::vector<Phase> phases = phases_of(scenario, index, card, uncapped);
+    add_windows(bins, phases, one);
+    if (phases.empty() && card == 0) add_mean(scenario, spec, bins, one);
+    if (!phases.empty() && card == 0) {
+      one.quota_percent = phases.front().quota_percent;
+      one.saturated = phases.front().saturated;
+    }
+    for (const uint32_t ns : bins.occupied_ns) logged += ns;
+    for (size_t ms = 0; card == 0 && ms + 1000 <= bins.occupied_ns.size(); ms += 1000) {
+      one.shares_1s.push_back(mean_percent(bins.occupied_ns, ms, ms + 1000));
+    }
+  }
+  if (one.quota_percent == 0 && scenario.gated && !one.measured) one.quota_percent = spec.percent;
+  add_programs(world, index, uncapped[index], one);
+  add_settled(world, index, logged, one);
+  return one;
+}
+
+// Shares of programs alone do not depend on the seed by more than noise: measured once.
+Result<std::vector<Uncapped>> run_all_uncapped(const Scenario& scenario) {
+  std::vector<Uncapped> uncapped;
+  for (const ContainerSpec& spec : scenario.containers) {
+    Result<Uncapped> alone = spec.lies != Lie::kNone ? Uncapped{} : run_uncapped(scenario, spec);
+    if (!alone) return alone.error();
+    uncapped.push_back(*alone);
+  }
+  return uncapped;
+}
+
+Result<Figures> run_scenario(const Scenario& scenario, const std::vector<Uncapped>& uncapped) {
   Result<std::unique_ptr<World>> made = World::create(scenario, true);
   if (!made) return made.error();
   World& world = **made;
   world.run();
   Figures figures;
-  const World::Bins card = world.card_bins();
-  figures.card_busy = mean_percent(card.occupied_ns, kWarmUpMs, card.occupied_ns.size()) / 100;
-  std::vector<core::ShareRequest> requests;
-  for (const ContainerSpec& spec : scenario.containers) {
-    requests.push_back({static_cast<uint32_t>(spec.percent * 10 + 0.5), spec.weight, spec.high_priority});
+  figures.card_busy = 1;
+  for (uint32_t card = 0; card < world.card_count(); ++card) {
+    const World::Bins bins = world.card_bins(card);
+    const size_t end = bins.occupied_ns.size();
+    figures.card_busy = std::min(figures.card_busy, mean_percent(bins.occupied_ns, kWarmUpMs, end) / 100);
+    raise(figures.longest_idle_ms, longest_gap_ms(bins.occupied_ns, kWarmUpMs, end));
   }
-  const std::vector<uint32_t> shares = core::shares_of(scenario.policy, scenario.max_containers, requests);
-  std::vector<double> least;
   for (size_t i = 0; i < scenario.containers.size(); ++i) {
-    const ContainerSpec& spec = scenario.containers[i];
-    ContainerFigures one;
-    one.name = spec.name;
-    one.quota_percent = scenario.gated ? shares[i] / 10.0 : 0;
-    Result<Uncapped> uncapped = spec.lies ? Uncapped{} : run_uncapped(scenario, spec);
-    if (!uncapped) return uncapped.error();
-    one.uncapped_percent = uncapped->mean_percent;
-    least.push_back(uncapped->least_100ms);
-    figures.containers.push_back(one);
+    figures.containers.push_back(container_figures(world, i, uncapped));
   }
-  set_targets(scenario, figures.containers, least);
-  for (size_t i = 0; i < scenario.containers.size(); ++i) {
-    const ContainerSpec& spec = scenario.containers[i];
-    ContainerFigures& one = figures.containers[i];
-    const World::Bins bins = world.container_bins(i);
-    add_windows(bins, phases_of(scenario, spec, one), one);
-    for (const std::unique_ptr<ProgramProcess>& process : world.processes()) {
-      if (process->container == i) one.worst_wait_ms = std::max(one.worst_wait_ms, process->longest_wait_ms);
-    }
-    double logged = 0;
-    for (const uint32_t ns : bins.occupied_ns) logged += ns;
-    const double settled = static_cast<double>(world.pages(i).usage->cards[0].account.busy_total_ns.load());
-    one.settled_error = logged > 0 ? settled / logged - 1 : 0;
-    for (const StreamSpec& stream : spec.streams) {
-      one.longest_unit_us =
-          std::max(one.longest_unit_us, stream.kernel_us.largest() * std::max(1u, stream.graph_nodes));
-    }
-    for (size_t ms = 0; ms + 1000 <= bins.occupied_ns.size(); ms += 1000) {
-      one.shares_1s.push_back(mean_percent(bins.occupied_ns, ms, ms + 1000));
-    }
-  }
-  if (world.keeper() != nullptr) {
-    for (const agent::TurnReport& report : world.keeper()->report()) {
+  for (uint32_t card = 0; card < world.card_count(); ++card) {
+    for (const agent::TurnReport& report : world.turns(card)) {
       figures.turns_per_s += static_cast<double>(report.counters.turns) / scenario.seconds;
       figures.overruns += static_cast<double>(report.counters.overruns);
+      ContainerFigures& one = figures.containers[World::container_of(report.id)];
+      one.turn_percent += static_cast<double>(report.counters.wall_ns) / (scenario.seconds * 1e7);
     }
   }
   return figures;
 }
 
+}  // namespace
+
 Result<Figures> run_seeds(const Scenario& scenario, int seeds) {
+  const Result<std::vector<Uncapped>> uncapped = run_all_uncapped(scenario);
+  if (!uncapped) return uncapped.error();
   Figures worst;
   for (int i = 0; i < seeds; ++i) {
     Scenario one = scenario;
     one.seed = scenario.seed + static_cast<uint64_t>(i);
-    Result<Figures> figures = run_scenario(one);
+    Result<Figures> figures = run_scenario(one, *uncapped);
     if (!figures) return figures.error();
     if (i == 0) {
       worst = *figures;
       continue;
     }
     worst.card_busy = std::min(worst.card_busy, figures->card_busy);
+    raise(worst.longest_idle_ms, figures->longest_idle_ms);
+    raise(worst.overruns, figures->overruns);
     for (size_t c = 0; c < worst.containers.size(); ++c) {
       ContainerFigures& w = worst.containers[c];
       const ContainerFigures& f = figures->containers[c];
-      w.worst_1s_points = std::max(w.worst_1s_points, f.worst_1s_points);
-      w.worst_10s_points = std::max(w.worst_10s_points, f.worst_10s_points);
-      w.over_1s_points = std::max(w.over_1s_points, f.over_1s_points);
-      w.over_10s_points = std::max(w.over_10s_points, f.over_10s_points);
-      w.worst_wait_ms = std::max(w.worst_wait_ms, f.worst_wait_ms);
-      w.longest_unit_us = std::max(w.longest_unit_us, f.longest_unit_us);
-      if (std::abs(f.settled_error) > std::abs(w.settled_error)) w.settled_error = f.settled_error;
+      raise(w.worst_1s_points, f.worst_1s_points);
+      raise(w.worst_10s_points, f.worst_10s_points);
+      raise(w.worst_300s_points, f.worst_300s_points);
+      raise(w.over_1s_points, f.over_1s_points);
+      raise(w.over_10s_points, f.over_10s_points);
+      raise(w.worst_wait_ms, f.worst_wait_ms);
+      raise(w.latency_p50_ms, f.latency_p50_ms);
+      raise(w.latency_p99_ms, f.latency_p99_ms);
+      raise(w.longest_pause_ms, f.longest_pause_ms);
+      raise(w.slowdown, f.slowdown);
+      raise(w.turn_percent, f.turn_percent);
+      raise(w.longest_unit_us, f.longest_unit_us);
+      if (std::abs(f.settled_error.value_or(0)) > std::abs(w.settled_error.value_or(0))) {
+        w.settled_error = f.settled_error;
+      }
       if (f.delivered_of_target < w.delivered_of_target) {
         w.delivered_of_target = f.delivered_of_target;
         w.mean_percent = f.mean_percent;
@@ -244,9 +257,16 @@ json::Object to_json(const Scenario& scenario, const Figures& figures) {
     object["delivered_of_target"] = rounded(one.delivered_of_target);
     object["uncapped_percent"] = rounded(one.uncapped_percent);
     object["worst_wait_ms"] = rounded(one.worst_wait_ms);
-    object["settled_error"] = rounded(one.settled_error);
+    object["worst_300s_points"] = rounded(one.worst_300s_points);
+    object["latency_p50_ms"] = rounded(one.latency_p50_ms);
+    object["latency_p99_ms"] = rounded(one.latency_p99_ms);
+    object["longest_pause_ms"] = rounded(one.longest_pause_ms);
+    object["slowdown"] = rounded(one.slowdown);
+    object["turn_percent"] = rounded(one.turn_percent);
+    object["settled_error"] = one.settled_error ? json::Value(rounded(*one.settled_error)) : json::Value(nullptr);
     object["longest_unit_us"] = rounded(one.longest_unit_us);
     object["saturated"] = one.saturated;
+    object["measured"] = one.measured;
     containers.push_back(object);
   }
   json::Object result;
@@ -256,6 +276,7 @@ json::Object to_json(const Scenario& scenario, const Figures& figures) {
   result["seconds"] = scenario.seconds;
   result["seed"] = scenario.seed;
   result["card_busy"] = rounded(figures.card_busy);
+  result["longest_idle_ms"] = rounded(figures.longest_idle_ms);
   result["turns_per_s"] = rounded(figures.turns_per_s);
   result["overruns"] = figures.overruns;
   result["containers"] = containers;
@@ -270,7 +291,8 @@ std::string to_text(const Figures& figures) {
     text += fmt::format(
         "{:<12} {:>7.1f} {:>7.2f} {:>7.2f} {:>8.2f} {:>8.2f} {:>8.2f} {:>9.4f} {:>9.2f} {:>9.1f} {:>+8.3f}%\n",
         one.name, one.quota_percent, one.target_percent, one.mean_percent, one.worst_1s_points, one.worst_10s_points,
-        one.over_1s_points, one.delivered_of_target, one.uncapped_percent, one.worst_wait_ms, one.settled_error * 100);
+        one.over_1s_points, one.delivered_of_target, one.uncapped_percent, one.worst_wait_ms,
+        one.settled_error.value_or(0) * 100);
   }
   text += fmt::format("card busy {:.4f}, {:.1f} turns/s, {} overruns\n", figures.card_busy, figures.turns_per_s,
                       figures.overruns);

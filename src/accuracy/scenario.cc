@@ -3,13 +3,18 @@
 #include <algorithm>
 #include <cmath>
 
+#include "guest/compute.h"
+
 namespace sluice::accuracy {
 
 namespace {
 
 constexpr double kMostUs = 10e6;
+constexpr double kUsualGrid = 1000;
+constexpr double kMostBlocks = 1e6;
 constexpr size_t kMostContainers = 20;
 constexpr size_t kMostStreams = 64;
+constexpr int64_t kMostCards = 8;
 
 Result<double> number(const json::Value& value, const std::string& where, double least, double most) {
   if (!value.is_number()) return invalid(where + " must be a number");
@@ -80,6 +85,32 @@ Result<Distribution> parse_distribution(const json::Value& value, const std::str
   return result;
 }
 
+// What streams do besides what every scenario may say: for rows about order in a stream, peers and hangs.
+Result<void> parse_extras(const json::Object& object, const std::string& where, StreamSpec& stream) {
+  Result<bool> host = json::get_bool_or(object, "host_functions", false);
+  Result<bool> orders = json::get_bool_or(object, "orders", false);
+  Result<int64_t> hangs = json::get_int_or(object, "hangs_after", 0);
+  if (!host) return std::move(host.error()).wrap(where);
+  if (!orders) return std::move(orders.error()).wrap(where);
+  if (!hangs) return std::move(hangs.error()).wrap(where);
+  stream.host_functions = *host;
+  stream.orders = *orders;
+  stream.hangs_after = static_cast<uint32_t>(std::clamp<int64_t>(*hangs, 0, 1'000'000'000));
+  const json::Value* collective = object.if_contains("collective");
+  if (collective == nullptr) return {};
+  if (!collective->is_object()) return invalid(where + ".collective must be {\"every\": n, \"us\": x}");
+  Result<int64_t> every = json::get_int(collective->as_object(), "every");
+  Result<double> us = json::get_double_or(collective->as_object(), "us", stream.collective_us);
+  if (!every) return std::move(every.error()).wrap(where + ".collective");
+  if (!us) return std::move(us.error()).wrap(where + ".collective");
+  if (*every < 1 || *every > 1'000'000 || !(*us >= 1 && *us <= kMostUs)) {
+    return invalid(where + ".collective needs every >= 1 and us >= 1");
+  }
+  stream.collective_every = static_cast<uint32_t>(*every);
+  stream.collective_us = *us;
+  return {};
+}
+
 Result<StreamSpec> parse_stream(const json::Value& value, const std::string& where) {
   if (!value.is_object()) return invalid(where + " must be an object");
   const json::Object& object = value.as_object();
@@ -91,22 +122,27 @@ Result<StreamSpec> parse_stream(const json::Value& value, const std::string& whe
   if (kernel_us->mean() <= 0) return invalid(where + ".kernel_us must be more than 0");
   stream.kernel_us = *kernel_us;
   Result<int64_t> nodes = json::get_int_or(object, "graph_nodes", 0);
-  Result<int64_t> grid = json::get_int_or(object, "grid", 1000);
+  Result<bool> per_block = json::get_bool_or(object, "per_block", false);
   Result<bool> cooperative = json::get_bool_or(object, "cooperative", false);
   Result<double> copy = json::get_double_or(object, "copy_us", 0);
-  Result<bool> host = json::get_bool_or(object, "host_functions", false);
   if (!nodes) return std::move(nodes.error()).wrap(where);
-  if (!grid) return std::move(grid.error()).wrap(where);
+  if (!per_block) return std::move(per_block.error()).wrap(where);
   if (!cooperative) return std::move(cooperative.error()).wrap(where);
   if (!copy) return std::move(copy.error()).wrap(where);
-  if (!host) return std::move(host.error()).wrap(where);
   if (*nodes < 0 || *nodes > 100000) return invalid(where + ".graph_nodes must be 0 to 100000");
-  if (*grid < 1 || *grid > 1000000) return invalid(where + ".grid must be 1 to 1000000");
+  if (*copy < 0 || *copy > kMostUs) return invalid(where + ".copy_us must be 0 to 10000000");
+  stream.grid.a = kUsualGrid;
+  if (const json::Value* grid = object.if_contains("grid")) {
+    Result<Distribution> blocks = parse_distribution(*grid, where + ".grid");
+    if (!blocks) return blocks.error();
+    if (blocks->least() < 1 || blocks->largest() > kMostBlocks) return invalid(where + ".grid must be 1 to 1000000");
+    stream.grid = *blocks;
+  }
+  stream.per_block = *per_block;
   stream.graph_nodes = static_cast<uint32_t>(*nodes);
-  stream.grid = static_cast<uint32_t>(*grid);
   stream.cooperative = *cooperative;
   stream.copy_us = *copy;
-  stream.host_functions = *host;
+  if (Result<void> extras = parse_extras(object, where, stream); !extras) return extras.error();
   if (const json::Value* gap = object.if_contains("gap_us")) {
     Result<Distribution> gap_us = parse_distribution(*gap, where + ".gap_us");
     if (!gap_us) return gap_us.error();
@@ -156,6 +192,44 @@ Result<std::vector<ContainerSpec::Change>> parse_changes(const json::Object& obj
   return changes;
 }
 
+Result<void> parse_events(const json::Object& object, const std::string& where, ContainerSpec& container) {
+  Result<std::optional<double>> kill = optional_seconds(object, "kill_s", where);
+  Result<std::optional<double>> freeze = optional_seconds(object, "freeze_s", where);
+  Result<std::optional<double>> thaw = optional_seconds(object, "thaw_s", where);
+  Result<double> lives = json::get_double_or(object, "lives_s", 0);
+  Result<double> every = json::get_double_or(object, "every_s", 0);
+  Result<int64_t> cards = json::get_int_or(object, "cards", 1);
+  Result<std::vector<ContainerSpec::Change>> changes = parse_changes(object, where);
+  if (!kill) return kill.error();
+  if (!freeze) return freeze.error();
+  if (!thaw) return thaw.error();
+  if (!lives) return std::move(lives.error()).wrap(where);
+  if (!every) return std::move(every.error()).wrap(where);
+  if (!cards) return std::move(cards.error()).wrap(where);
+  if (!changes) return changes.error();
+  if (*cards < 1 || *cards > kMostCards) return invalid(where + ".cards must be 1 to 8");
+  if (*lives != 0 && !(*lives >= 0.01 && *every > *lives)) {
+    return invalid(where + ".lives_s must be 0.01 or more and less than every_s");
+  }
+  container.kill_s = *kill;
+  container.freeze_s = *freeze;
+  container.thaw_s = *thaw;
+  container.lives_s = *lives;
+  container.every_s = *every;
+  container.cards = static_cast<uint32_t>(*cards);
+  container.changes = *changes;
+  const json::Value* lies = object.if_contains("lies");
+  if (lies == nullptr || (lies->is_bool() && !lies->as_bool())) return {};
+  if (lies->is_string() && lies->as_string() == "waits") {
+    container.lies = Lie::kWaits;
+  } else if (lies->is_string() && lies->as_string() == "never drains") {
+    container.lies = Lie::kNeverDrains;
+  } else {
+    return invalid(where + ".lies must be \"waits\" or \"never drains\"");
+  }
+  return {};
+}
+
 Result<ContainerSpec> parse_container(const json::Value& value, const std::string& where) {
   if (!value.is_object()) return invalid(where + " must be an object");
   const json::Object& object = value.as_object();
@@ -176,11 +250,7 @@ Result<ContainerSpec> parse_container(const json::Value& value, const std::strin
   if (*processes < 1 || *processes > 32) return invalid(where + ".processes must be 1 to 32");
   if (*weight < 1 || *weight > 1000) return invalid(where + ".weight must be 1 to 1000");
   Result<std::optional<double>> stop = optional_seconds(object, "stop_s", where);
-  Result<std::optional<double>> kill = optional_seconds(object, "kill_s", where);
-  Result<std::optional<double>> freeze = optional_seconds(object, "freeze_s", where);
   if (!stop) return stop.error();
-  if (!kill) return kill.error();
-  if (!freeze) return freeze.error();
   container.name = *name;
   container.percent = *percent;
   container.weight = static_cast<uint32_t>(*weight);
@@ -188,15 +258,8 @@ Result<ContainerSpec> parse_container(const json::Value& value, const std::strin
   container.processes = static_cast<uint32_t>(*processes);
   container.start_s = *start;
   container.stop_s = *stop;
-  container.kill_s = *kill;
-  container.freeze_s = *freeze;
-  Result<bool> lies = json::get_bool_or(object, "lies", false);
-  if (!lies) return std::move(lies.error()).wrap(where);
-  Result<std::vector<ContainerSpec::Change>> changes = parse_changes(object, where);
-  if (!changes) return changes.error();
-  container.lies = *lies;
-  container.changes = *changes;
-  if (container.lies) return container;
+  if (Result<void> extras = parse_events(object, where, container); !extras) return extras.error();
+  if (container.lies != Lie::kNone) return container;
   const json::Value* streams = object.if_contains("streams");
   if (streams == nullptr || !streams->is_array() || streams->as_array().empty() ||
       streams->as_array().size() > kMostStreams) {
@@ -208,6 +271,50 @@ Result<ContainerSpec> parse_container(const json::Value& value, const std::strin
     container.streams.push_back(*stream);
   }
   return container;
+}
+
+struct NamedMutation {
+  const char* name;
+  uint32_t guest;
+  uint32_t agent;
+};
+constexpr NamedMutation kMutations[] = {
+    {"marker cost", guest::kMutateMarkerCost, 0},
+    {"bound", guest::kMutateBound, 0},
+    {"drain", guest::kMutateDrain, 0},
+    {"settler", guest::kMutateSettler, 0},
+    {"intervals", guest::kMutateIntervals, 0},
+    {"wake", guest::kMutateWake, 0},
+    {"bases", guest::kMutateBases, 0},
+    {"limits", guest::kMutateLimits, 0},
+    {"boundary", guest::kMutateBoundary, 0},
+    {"union", guest::kMutateUnion, 0},
+    {"no liveness", governor::kMutateNoLiveness, 0},
+    {"all liveness", governor::kMutateAllLiveness, 0},
+    {"clamp", governor::kMutateClamp, 0},
+    {"budget", governor::kMutateBudget, 0},
+    {"hysteresis", governor::kMutateHysteresis, 0},
+    {"overrun", 0, kMutateOverrun},
+    {"take back", 0, kMutateTakeBack},
+    {"priority", 0, kMutatePriority},
+    {"arming", guest::kMutateArming, 0},
+    {"dead", 0, kMutateDead},
+};
+
+Result<void> parse_mutations(const json::Object& object, Scenario& scenario) {
+  const json::Value* list = object.if_contains("mutations");
+  if (list == nullptr) return {};
+  if (!list->is_array()) return invalid("mutations must be a list of names");
+  for (const json::Value& one : list->as_array()) {
+    const NamedMutation* found = nullptr;
+    for (const NamedMutation& known : kMutations) {
+      if (one.is_string() && one.as_string() == known.name) found = &known;
+    }
+    if (found == nullptr) return invalid("mutations: " + json::to_string(one) + " is not known");
+    scenario.mutations |= found->guest;
+    scenario.agent_mutations |= found->agent;
+  }
+  return {};
 }
 
 Result<core::ComputePolicy> parse_policy(const json::Value& value) {
@@ -222,6 +329,12 @@ Result<core::ComputePolicy> parse_policy(const json::Value& value) {
 }
 
 }  // namespace
+
+uint32_t card_count(const Scenario& scenario) {
+  uint32_t cards = 1;
+  for (const ContainerSpec& container : scenario.containers) cards = std::max(cards, container.cards);
+  return cards;
+}
 
 double Distribution::draw(std::mt19937_64& random) const {
   switch (kind) {
@@ -248,6 +361,11 @@ double Distribution::mean() const {
   return a;
 }
 
+double Distribution::least() const {
+  if (kind == Kind::kChoice) return *std::min_element(choices.begin(), choices.end());
+  return kind == Kind::kLognormal ? 0 : a;
+}
+
 double Distribution::largest() const {
   if (kind == Kind::kChoice) return *std::max_element(choices.begin(), choices.end());
   return kind == Kind::kFixed ? a : b;
@@ -264,7 +382,6 @@ Result<Scenario> parse_scenario(const json::Value& value) {
   Result<std::string> host = json::get_string_or(object, "host", "normal");
   Result<bool> gated = json::get_bool_or(object, "gated", true);
   Result<int64_t> most = json::get_int_or(object, "max_containers", scenario.max_containers);
-  Result<int64_t> mutations = json::get_int_or(object, "mutations", 0);
   Result<int64_t> measure = json::get_int_or(object, "measure_permille", 0);
   if (!name) return name.error();
   if (!card) return card.error();
@@ -273,7 +390,6 @@ Result<Scenario> parse_scenario(const json::Value& value) {
   if (!host) return host.error();
   if (!gated) return gated.error();
   if (!most) return most.error();
-  if (!mutations) return mutations.error();
   if (!measure) return measure.error();
   if (*seconds < 3 || *seconds > 3600) return invalid("seconds must be 3 to 3600");
   scenario.name = *name;
@@ -283,7 +399,7 @@ Result<Scenario> parse_scenario(const json::Value& value) {
   scenario.host = *host;
   scenario.gated = *gated;
   scenario.max_containers = static_cast<uint32_t>(std::max<int64_t>(1, *most));
-  scenario.mutations = static_cast<uint32_t>(*mutations);
+  if (Result<void> mutations = parse_mutations(object, scenario); !mutations) return mutations.error();
   scenario.measure_permille = static_cast<uint32_t>(*measure);
   if (const json::Value* policy = object.if_contains("policy")) {
     Result<core::ComputePolicy> parsed = parse_policy(*policy);

@@ -11,6 +11,7 @@ namespace sluice::accuracy {
 
 namespace {
 
+constexpr int64_t kContextBytes = 16 << 20;
 constexpr uint64_t kEpochNs = 1'000'000'000;  // the fibres' clock at card time 0
 
 uint32_t permille_of(double percent) {
@@ -124,7 +125,8 @@ class KeeperHost final : public agent::TurnHost {
 
 class SimUsage final : public agent::UsageView {
  public:
-  SimUsage(Pages& pages, KeeperHost& host, double read_ns) : pages_(pages), host_(host), read_ns_(read_ns) {}
+  SimUsage(Pages& pages, KeeperHost& host, double read_ns, bool finds_dead)
+      : pages_(pages), host_(host), read_ns_(read_ns), finds_dead_(finds_dead) {}
   bool read(uint64_t offset, void* into, size_t bytes) override {
     host_.owe(read_ns_);
     std::memcpy(into, reinterpret_cast<const char*>(pages_.usage) + offset, bytes);
@@ -135,6 +137,7 @@ class SimUsage final : public agent::UsageView {
   }
   bool slot_owned(uint32_t card, uint32_t slot) override {
     host_.owe(read_ns_);
+    if (!finds_dead_) return true;
     return pages_.locks.owner[page::slot_lock_byte(card, slot)] != 0;
   }
 
@@ -142,6 +145,7 @@ class SimUsage final : public agent::UsageView {
   Pages& pages_;
   KeeperHost& host_;
   double read_ns_;
+  bool finds_dead_;  // false: a mutation
 };
 
 }  // namespace
@@ -158,47 +162,59 @@ struct ProgramProcess::Seams {
 ProgramProcess::ProgramProcess() = default;
 ProgramProcess::~ProgramProcess() = default;
 
-Pages::Pages(const sim::Card& card, uint64_t id) : memory(page::grant_bytes(1) + page::usage_bytes(1) + 8192) {
+Pages::Pages(CardFolder& folder, uint32_t cards, uint64_t number)
+    : id(number), memory(page::grant_bytes(cards) + page::usage_bytes(cards) + 8192) {
   const uintptr_t base = (reinterpret_cast<uintptr_t>(memory.data()) + 4095) & ~uintptr_t{4095};
   usage = reinterpret_cast<page::Usage*>(base);
-  grant = reinterpret_cast<page::Grant*>(base + page::usage_bytes(1));
-  sim::CardFile& file = const_cast<sim::Card&>(card).file();
+  grant = reinterpret_cast<page::Grant*>(base + page::usage_bytes(cards));
   grant->header.magic = page::kGrantMagic;
   grant->header.major = page::kMajor;
   grant->header.minor = page::kMinor;
-  grant->header.bytes = page::grant_bytes(1);
-  grant->header.card_count = 1;
+  grant->header.bytes = page::grant_bytes(cards);
+  grant->header.card_count = cards;
   grant->header.grant_id = id;
-  std::memcpy(grant->cards[0].uuid, file.uuid_bytes, 16);
-  grant->cards[0].card_memory_bytes = file.profile.nvml_total_bytes;
+  for (uint32_t i = 0; i < cards; ++i) {
+    const sim::CardFile& file = folder.card(i).file();
+    std::memcpy(grant->cards[i].uuid, file.uuid_bytes, 16);
+    grant->cards[i].index = i;
+    grant->cards[i].card_memory_bytes = file.profile.nvml_total_bytes;
+  }
   usage->header.magic = page::kUsageMagic;
   usage->header.major = page::kMajor;
-  usage->header.bytes = page::usage_bytes(1);
-  usage->header.card_count = 1;
+  usage->header.bytes = page::usage_bytes(cards);
+  usage->header.card_count = cards;
   usage->header.grant_id = id;
 }
 
-Result<std::unique_ptr<CardFolder>> CardFolder::create(const std::string& profile, uint64_t seed, uint64_t epoch_ns) {
+Result<std::unique_ptr<CardFolder>> CardFolder::create(const std::string& profile, uint32_t count, uint64_t seed,
+                                                       uint64_t epoch_ns) {
   std::unique_ptr<CardFolder> folder(new CardFolder);
   const char* base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
   std::string path = std::string(base) + "/sluice-accuracy-XXXXXX";
   if (mkdtemp(path.data()) == nullptr)
     return unavailable("cannot make a folder for the simulated card under " + std::string(base));
   folder->path_ = path;
-  sim::CardOptions options;
-  options.profile = profile;
-  options.seed = seed;
-  options.epoch_ns = epoch_ns;
-  Result<void> made = sim::Card::create(path + "/card0", options);
-  if (!made) return std::move(made.error()).wrap("simulated card");
-  Result<std::unique_ptr<sim::Card>> opened = sim::Card::open(path + "/card0");
-  if (!opened) return std::move(opened.error()).wrap("simulated card");
-  folder->card_ = std::move(*opened);
+  for (uint32_t i = 0; i < count; ++i) {
+    sim::CardOptions options;
+    options.profile = profile;
+    options.seed = seed;
+    options.epoch_ns = epoch_ns;
+    options.card_index = i;
+    const std::string file = path + "/card" + std::to_string(i);
+    Result<void> made = sim::Card::create(file, options);
+    if (!made) return std::move(made.error()).wrap("simulated card");
+    Result<std::unique_ptr<sim::Card>> opened = sim::Card::open(file);
+    if (!opened) return std::move(opened.error()).wrap("simulated card");
+    folder->cards_.push_back(std::move(*opened));
+    folder->cards_.back()->set_knob(sim::Knob::hide_image_costs, 1);
+    // Time is what is measured here: many processes must not run out of memory.
+    folder->cards_.back()->set_knob(sim::Knob::context_bytes, kContextBytes);
+  }
   return folder;
 }
 
 CardFolder::~CardFolder() {
-  card_.reset();
+  cards_.clear();
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
 }
@@ -208,14 +224,12 @@ Result<std::unique_ptr<World>> World::create(const Scenario& scenario, bool libr
   world->library_ = library;
   Result<HostProfile> profile = host_profile(scenario.host);
   if (!profile) return profile.error();
-  Result<std::unique_ptr<CardFolder>> folder = CardFolder::create(scenario.card, scenario.seed, kEpochNs);
+  Result<std::unique_ptr<CardFolder>> folder =
+      CardFolder::create(scenario.card, accuracy::card_count(scenario), scenario.seed, kEpochNs);
   if (!folder) return folder.error();
   world->folder_ = std::move(*folder);
   world->fibres_ = std::make_unique<Fibres>(*profile, scenario.seed * 7919 + 17);
-  world->card().set_knob(sim::Knob::hide_image_costs, 1);
-  for (size_t i = 0; i < scenario.containers.size(); ++i) {
-    world->pages_.push_back(std::make_unique<Pages>(world->card(), i + 1));
-  }
+  world->pages_.resize(scenario.containers.size());
   return world;
 }
 
@@ -233,16 +247,18 @@ void World::make_process(size_t container, uint64_t at_ns) {
   process->container = container;
   process->driver = std::make_unique<sim::Process>(*fibres_, folder_->path(), process->pid, true, "program");
   if (library_) {
-    process->seams = std::make_unique<ProgramProcess::Seams>(*fibres_, *pages_[container], process->pid);
+    process->seams = std::make_unique<ProgramProcess::Seams>(*fibres_, *pages_[container].back(), process->pid);
     process->guest = std::make_unique<guest::Guest>(
         [](guest::Guest* guest) -> uint32_t {
           ProgramProcess::Seams* seams = static_cast<ProgramProcess::Seams*>(guest->attach_context);
           guest->seams = {&seams->driver, &seams->clock, &seams->waiter, &seams->identity};
           guest->grant = seams->pages.grant;
           guest->usage = seams->pages.usage;
-          guest->card_count = 1;
-          guest->cards[0].grant = &seams->pages.grant->cards[0];
-          guest->cards[0].usage = &seams->pages.usage->cards[0];
+          guest->card_count = seams->pages.grant->header.card_count;
+          for (uint32_t i = 0; i < guest->card_count; ++i) {
+            guest->cards[i].grant = &seams->pages.grant->cards[i];
+            guest->cards[i].usage = &seams->pages.usage->cards[i];
+          }
           return page::kRefusalNone;
         },
         guest::resolve_real_cuda);
@@ -255,38 +271,60 @@ void World::make_process(size_t container, uint64_t at_ns) {
   fibres_->start(raw->driver.get(), raw->guest.get(), [this, raw] { run_program(*this, *raw); }, at_ns);
 }
 
-// A slot without a program behind it that says for ever that a thread waits at the gate.
+// A slot without a program behind it that says for ever that a thread waits at the gate, or that work is in flight too.
 void World::claim_falsely(size_t container) {
-  Pages& pages = *pages_[container];
+  Pages& pages = *pages_[container].back();
   page::UsageCard& usage = pages.usage->cards[0];
+  const bool drains = scenario_.containers[container].lies != Lie::kNeverDrains;
   pages.locks.owner[page::slot_lock_byte(0, 0)] = next_pid_++;
   usage.compute[0].low_water_ns.store(page::kIdle);
   usage.compute[0].overdue_ns.store(page::kIdle);
   usage.compute[0].attached.store(1);
-  usage.compute[0].activity.store(1u << page::kWaitingShift);
+  usage.compute[0].activity.store((1u << page::kWaitingShift) | (drains ? 0u : 1u));
   usage.account.slot_high.store(1);
   usage.account.doorbell.fetch_add(1);
   fibres_->wake_word(&usage.account.doorbell, ~0u);
 }
 
+void World::start_keepers() {
+  core::ArbiterSettings settings;
+  if ((scenario_.agent_mutations & kMutateOverrun) != 0) settings.overrun_ns = 3'600'000'000'000;
+  if ((scenario_.agent_mutations & kMutateTakeBack) != 0) {
+    settings.take_back = false;
+    settings.extend_ns = 200'000'000;
+  }
+  for (uint32_t i = 0; i < folder_->count(); ++i) {
+    keeper_hosts_.push_back(std::make_unique<KeeperHost>(*fibres_));
+    keepers_.push_back(std::make_unique<agent::TurnKeeper>(*keeper_hosts_.back(), settings));
+    agent::TurnKeeper* keeper = keepers_.back().get();
+    keeper->set_policy(scenario_.policy, scenario_.max_containers);
+    fibres_->start(nullptr, nullptr, [keeper] { keeper->run(); }, fibres_->now_ns());
+  }
+}
+
 void World::start_container(size_t index) {
   const ContainerSpec& spec = scenario_.containers[index];
-  page::GrantCard& card = pages_[index]->grant->cards[0];
-  if (library_ && !scenario_.gated) {
-    // Measured, not gated: as beside an idle neighbour.
-    card.gate.store(page::kGateWatch);
-  } else if (library_) {
+  const uint64_t life = pages_[index].size();
+  pages_[index].push_back(std::make_unique<Pages>(*folder_, spec.cards, (life << 16) + index + 1));
+  Pages& pages = *pages_[index].back();
+  for (uint32_t i = 0; i < spec.cards && library_; ++i) {
+    page::GrantCard& card = pages.grant->cards[i];
+    if (!scenario_.gated) {
+      // Measured, not gated: as beside an idle neighbour.
+      card.gate.store(page::kGateWatch);
+      continue;
+    }
     agent::TurnContainer container;
-    container.id = index + 1;
+    container.id = pages.id;
     container.grant = &card;
-    KeeperHost& host = static_cast<KeeperHost&>(*keeper_host_);
-    container.usage = std::make_shared<SimUsage>(*pages_[index], host, fibres_->profile().syscall_ns);
-    container.share.core_permille = permille_of(spec.percent);
-    container.share.weight = spec.weight;
-    container.share.high_priority = spec.high_priority;
-    keeper_->add(container);
+    container.usage_card = i;
+    KeeperHost& host = static_cast<KeeperHost&>(*keeper_hosts_[i]);
+    const bool finds_dead = (scenario_.agent_mutations & kMutateDead) == 0;
+    container.usage = std::make_shared<SimUsage>(pages, host, fibres_->profile().syscall_ns, finds_dead);
+    container.share = share_of(spec, spec.percent);
+    keepers_[i]->add(container);
   }
-  if (spec.lies) {
+  if (spec.lies != Lie::kNone) {
     claim_falsely(index);
     return;
   }
@@ -295,66 +333,112 @@ void World::start_container(size_t index) {
   }
 }
 
-void World::run() {
-  struct Action {
-    uint64_t at_ns;
-    size_t container;
-    enum { kStart, kKill, kFreeze, kShare } what;
-    double percent = 0;
-  };
+// All its processes are killed; `removed`: its grant is taken away too, as at the end of a pod.
+void World::end_container(size_t index, bool removed) {
+  Pages& pages = *pages_[index].back();
+  for (std::unique_ptr<ProgramProcess>& process : processes_) {
+    if (process->container != index || process->killed) continue;
+    fibres_->drop(process->driver.get());
+    process->driver->kill();
+    process->killed = true;
+    for (auto& [offset, owner] : pages.locks.owner) {
+      if (owner == process->pid) owner = 0;
+    }
+  }
+  for (std::unique_ptr<agent::TurnKeeper>& keeper : keepers_) {
+    if (removed) {
+      keeper->remove(pages.id);
+    } else if ((scenario_.agent_mutations & kMutateDead) == 0) {
+      keeper->process_died(pages.id);
+    }
+  }
+}
+
+struct World::Action {
+  uint64_t at_ns;
+  size_t container;
+  enum { kStart, kEnd, kKill, kFreeze, kThaw, kShare } what;
+  double percent = 0;
+};
+
+std::vector<World::Action> World::plan() const {
   std::vector<Action> actions;
   const auto at = [](double seconds) { return kEpochNs + static_cast<uint64_t>(seconds * 1e9); };
   for (size_t i = 0; i < scenario_.containers.size(); ++i) {
     const ContainerSpec& spec = scenario_.containers[i];
+    const double end_s = std::min(scenario_.seconds, spec.stop_s.value_or(scenario_.seconds));
     actions.push_back({at(spec.start_s), i, Action::kStart});
+    for (double s = spec.start_s; spec.lives_s > 0 && s < end_s; s += spec.every_s) {
+      if (s > spec.start_s) actions.push_back({at(s), i, Action::kStart});
+      actions.push_back({at(s + spec.lives_s), i, Action::kEnd});
+    }
     if (spec.kill_s) actions.push_back({at(*spec.kill_s), i, Action::kKill});
     if (spec.freeze_s) actions.push_back({at(*spec.freeze_s), i, Action::kFreeze});
+    if (spec.thaw_s) actions.push_back({at(*spec.thaw_s), i, Action::kThaw});
     for (const ContainerSpec::Change& change : spec.changes) {
-      if (change.at_s < scenario_.seconds) actions.push_back({at(change.at_s), i, Action::kShare, change.percent});
+      actions.push_back({at(change.at_s), i, Action::kShare, change.percent});
     }
   }
+  std::erase_if(actions, [&](const Action& action) { return action.at_ns >= at(scenario_.seconds); });
   std::stable_sort(actions.begin(), actions.end(), [](const Action& a, const Action& b) { return a.at_ns < b.at_ns; });
-  if (library_ && scenario_.gated) {
-    keeper_host_ = std::make_unique<KeeperHost>(*fibres_);
-    keeper_ = std::make_unique<agent::TurnKeeper>(*keeper_host_);
-    keeper_->set_policy(scenario_.policy, scenario_.max_containers);
-  }
-  bool keeper_started = false;
-  for (const Action& action : actions) {
-    fibres_->run(action.at_ns);
-    if (action.what == Action::kStart) start_container(action.container);
-    if (keeper_ && !keeper_started) {
-      keeper_started = true;
-      fibres_->start(nullptr, nullptr, [this] { keeper_->run(); }, fibres_->now_ns());
-    }
-    if (action.what == Action::kShare && keeper_) {
-      const ContainerSpec& spec = scenario_.containers[action.container];
-      keeper_->set_share(action.container + 1, {permille_of(action.percent), spec.weight, spec.high_priority});
-    }
-    for (std::unique_ptr<ProgramProcess>& process : processes_) {
-      if (process->container != action.container) continue;
-      if (action.what == Action::kFreeze) fibres_->freeze(process->driver.get(), true);
-      if (action.what != Action::kKill || process->killed) continue;
-      fibres_->drop(process->driver.get());
-      process->driver->kill();
-      process->killed = true;
-      for (auto& [offset, owner] : pages_[action.container]->locks.owner) {
-        if (owner == process->pid) owner = 0;
+  return actions;
+}
+
+void World::act(const Action& action) {
+  const ContainerSpec& spec = scenario_.containers[action.container];
+  switch (action.what) {
+    case Action::kStart:
+      start_container(action.container);
+      return;
+    case Action::kEnd:
+      end_container(action.container, true);
+      return;
+    case Action::kKill:
+      if (!pages_[action.container].empty()) end_container(action.container, false);
+      return;
+    case Action::kFreeze:
+    case Action::kThaw:
+      for (std::unique_ptr<ProgramProcess>& process : processes_) {
+        if (process->container != action.container || process->killed) continue;
+        fibres_->freeze(process->driver.get(), action.what == Action::kFreeze);
       }
-      if (keeper_) keeper_->process_died(action.container + 1);
-    }
+      return;
+    case Action::kShare:
+      if (pages_[action.container].empty()) return;
+      for (uint32_t i = 0; i < spec.cards && i < keepers_.size(); ++i) {
+        keepers_[i]->set_share(pages_[action.container].back()->id, share_of(spec, action.percent));
+      }
+      return;
+  }
+}
+
+core::ShareRequest World::share_of(const ContainerSpec& spec, double percent) const {
+  const bool first = spec.high_priority && (scenario_.agent_mutations & kMutatePriority) == 0;
+  return {permille_of(percent), spec.weight, first};
+}
+
+void World::run() {
+  if (library_ && scenario_.gated) start_keepers();
+  for (const Action& action : plan()) {
+    fibres_->run(action.at_ns);
+    act(action);
   }
   fibres_->run(kEpochNs + static_cast<uint64_t>(scenario_.seconds * 1e9));
 }
 
-World::Bins World::bins_of(const std::vector<sim::Index>& subjects) {
+std::vector<agent::TurnReport> World::turns(uint32_t card) {
+  return card < keepers_.size() ? keepers_[card]->report() : std::vector<agent::TurnReport>{};
+}
+
+World::Bins World::bins_of(uint32_t index, const std::vector<sim::Index>& subjects) {
+  sim::Card& card = folder_->card(index);
   Bins bins;
   const size_t count = static_cast<size_t>(scenario_.seconds * 1000);
   bins.executing_ns.resize(count, 0);
   bins.occupied_ns.resize(count, 0);
   for (const sim::Index subject : subjects) {
-    for (sim::Index c = card().subject(subject).newest_chunk; c != sim::kNone; c = card().chunk(c).previous) {
-      const sim::BinChunk& chunk = card().chunk(c);
+    for (sim::Index c = card.subject(subject).newest_chunk; c != sim::kNone; c = card.chunk(c).previous) {
+      const sim::BinChunk& chunk = card.chunk(c);
       for (size_t b = 0; b < sim::kBinsPerChunk; ++b) {
         const size_t ms = chunk.first_ms + b;
         if (ms >= count) break;
@@ -364,9 +448,9 @@ World::Bins World::bins_of(const std::vector<sim::Index>& subjects) {
     }
   }
   // Changes between contexts of one container are its own: the card serves nobody else meanwhile.
-  const uint64_t switches = card().header().switch_points;
+  const uint64_t switches = card.header().switch_points;
   for (uint64_t n = switches > sim::kMaxSwitches ? switches - sim::kMaxSwitches : 0; n < switches; ++n) {
-    const sim::SwitchPoint& point = card().switch_point(n);
+    const sim::SwitchPoint& point = card.switch_point(n);
     const auto own = [&](sim::Index subject) {
       return std::find(subjects.begin(), subjects.end(), subject) != subjects.end();
     };
@@ -376,19 +460,20 @@ World::Bins World::bins_of(const std::vector<sim::Index>& subjects) {
   return bins;
 }
 
-World::Bins World::container_bins(size_t container) {
+World::Bins World::container_bins(size_t container, uint32_t index) {
   std::vector<sim::Index> subjects;
-  const sim::Index high = card().header().tables.subjects.high;
+  sim::Card& card = folder_->card(index);
+  const sim::Index high = card.header().tables.subjects.high;
   for (sim::Index i = 2; i <= high; ++i) {
     for (const std::unique_ptr<ProgramProcess>& process : processes_) {
-      if (process->container == container && card().subject(i).pid == process->pid) subjects.push_back(i);
+      if (process->container == container && card.subject(i).pid == process->pid) subjects.push_back(i);
     }
   }
-  return bins_of(subjects);
+  return bins_of(index, subjects);
 }
 
-World::Bins World::card_bins() {
-  return bins_of({1});
+World::Bins World::card_bins(uint32_t index) {
+  return bins_of(index, {1});
 }
 
 }  // namespace sluice::accuracy
