@@ -176,6 +176,10 @@ void State::put_pod(kube::Pod pod) {
   entry.pod = std::move(pod);
   if (!same_request) entry.request = core::parse_pod(entry.pod.text);
   bool pending = entry.pod.node_name.empty();
+  if (pending)
+    pending_.insert(uid);
+  else
+    pending_.erase(uid);
   if (pending && !entry.pod.nominated_node.empty() && !entry.pod.deleting)
     nominated_[entry.pod.nominated_node].insert(uid);
   else
@@ -198,6 +202,7 @@ void State::remove_pod(const std::string& uid) {
   let_go(found->second);
   forget_nomination(found->second.pod);
   orphans_.erase(uid);
+  pending_.erase(uid);
   pods_.erase(found);
 }
 
@@ -353,8 +358,9 @@ std::vector<State::Waiting> State::pods_to_wake(int64_t now_ms, size_t at_most) 
   std::lock_guard lock(mutex_);
   std::vector<Waiting> out;
   uint64_t generation = cluster_.generation();
-  for (auto& [uid, pod] : pods_) {
+  for (const std::string& uid : pending_) {
     if (out.size() >= at_most) break;
+    PodEntry& pod = pods_.at(uid);
     if (!pod.refused || pod.holding != Holding::kNothing || pod.pod.deleting || pod.pod.gated || !pod.request.ok())
       continue;
     if (now_ms < pod.next_wake_ms) continue;

@@ -103,7 +103,7 @@ class State {
   std::vector<Waiting> pods_to_wake(int64_t now_ms, size_t at_most = 1000);
 
   // Pods that kube-scheduler's own filters keep from us, though no node could take them: the event is ours to write.
-  // Each text is returned once per pod.
+  // Each text is returned once per pod, and another one ten seconds later at the earliest.
   struct Unreached {
     Waiting pod;
     std::string text;
@@ -166,7 +166,8 @@ class State {
     std::optional<uint64_t> adoption_generation;  // when last looked at
     int64_t next_adoption_ms = 0;
     std::string adoption_told;
-    bool refused = false;  // a filter said no and it waits
+    int64_t adoption_tell_ms = 0;  // another reason is told not before; set: one is to be told
+    bool refused = false;          // a filter said no and it waits
     std::string refused_rule;
     uint64_t woken_generation = 0;
     int64_t next_wake_ms = 0;
@@ -175,6 +176,7 @@ class State {
     bool fitted_nowhere = true;  // when last looked at: the next time it fits is news
     size_t quick_wakes = 0;      // left: kube-scheduler has not been through the whole cluster yet
     int64_t first_seen_ms = 0;
+    int64_t next_look_ms = 0;                      // for unreached_pods: after a reason was told
     std::string unreached_rule;                    // what keeps it, where kube-scheduler never brings it to us
     std::optional<uint64_t> looked_at_generation;  // for unreached_pods
     std::map<std::string, std::vector<std::string>> victims;  // by node: what the last preempt call was answered
@@ -227,6 +229,7 @@ class State {
   std::unordered_map<std::string, NodeEntry, NameHash, std::equal_to<>> nodes_;
   std::unordered_map<std::string, PodEntry> pods_;
   std::map<std::string, std::set<std::string>, std::less<>> nominated_;  // node -> uids of pending pods
+  std::set<std::string> pending_;  // uids of pods that the API shows bound nowhere
   std::set<std::string> orphans_;  // uids of pods bound without us that may be given cards
   // Refusals of pods that the watch has not brought (yet): rule and number of names asked about.
   static constexpr size_t kMaxEarlyRefusals = 4096;

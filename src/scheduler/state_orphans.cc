@@ -11,6 +11,7 @@ namespace sluice::scheduler {
 namespace {
 
 constexpr size_t kLooksPerCall = 64;
+constexpr int64_t kTellPeriodMs = 10'000;
 
 }  // namespace
 
@@ -66,7 +67,8 @@ std::optional<State::Orphan> State::next_orphan(int64_t now_ms) {
     };
     for (const std::string& uid : orphans_) {
       PodEntry& entry = pods_.at(uid);
-      bool looked_at = entry.adoption_generation == generation && entry.next_adoption_ms == 0;
+      bool to_tell = entry.adoption_tell_ms != 0 && now_ms >= entry.adoption_tell_ms;
+      bool looked_at = entry.adoption_generation == generation && entry.next_adoption_ms == 0 && !to_tell;
       if (entry.being_adopted || looked_at || now_ms < entry.next_adoption_ms) continue;
       if (next == nullptr || turn(entry) < turn(*next)) next = &entry;
     }
@@ -79,8 +81,12 @@ std::optional<State::Orphan> State::next_orphan(int64_t now_ms) {
       next->adoption_told.clear();
       return orphan;
     }
+    bool too_early = now_ms < next->adoption_tell_ms;
+    if (!too_early) next->adoption_tell_ms = 0;
     if (orphan.reason.empty() || orphan.reason == next->adoption_told) continue;
+    if (too_early) continue;  // looked at again when it may be told
     next->adoption_told = orphan.reason;
+    next->adoption_tell_ms = now_ms + kTellPeriodMs;
     return orphan;
   }
   return std::nullopt;

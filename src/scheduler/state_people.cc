@@ -11,6 +11,7 @@ namespace {
 
 // Time for kube-scheduler to ask us; a pod that it has not brought by then was refused by sums.
 constexpr int64_t kUnreachedAfterMs = 2'000;
+constexpr int64_t kTellPeriodMs = 10'000;  // in a busy cluster the reason changes with every other pod
 // Pods looked at in one call: each goes through the whole cluster, and in a busy one every call finds a new state.
 constexpr size_t kLooksPerCall = 10;
 
@@ -43,12 +44,15 @@ std::vector<State::Unreached> State::unreached_pods(int64_t now_ms) {
   std::lock_guard lock(mutex_);
   uint64_t generation = cluster_.generation();
   std::vector<PodEntry*> waiting;
-  for (auto& [uid, pod] : pods_) {
-    bool waits = pod.pod.node_name.empty() && pod.holding == Holding::kNothing && !pod.refused && !pod.pod.deleting &&
-                 !pod.pod.gated && pod.pod.asks();
+  for (const std::string& uid : pending_) {
+    PodEntry& pod = pods_.at(uid);
+    bool waits =
+        pod.holding == Holding::kNothing && !pod.refused && !pod.pod.deleting && !pod.pod.gated && pod.pod.asks();
     if (!waits) continue;
     if (pod.first_seen_ms == 0) pod.first_seen_ms = now_ms;
-    if (now_ms - pod.first_seen_ms < kUnreachedAfterMs || pod.looked_at_generation == generation) continue;
+    if (now_ms < pod.next_look_ms || now_ms - pod.first_seen_ms < kUnreachedAfterMs ||
+        pod.looked_at_generation == generation)
+      continue;
     waiting.push_back(&pod);
   }
   // Whoever was looked at longest ago first.
@@ -73,6 +77,7 @@ std::vector<State::Unreached> State::unreached_pods(int64_t now_ms) {
     }
     if (text.empty() || text == pod->told) continue;
     pod->told = text;
+    pod->next_look_ms = now_ms + kTellPeriodMs;
     out.push_back({{pod->pod.uid, pod->pod.name_space, pod->pod.name}, text});
   }
   return out;

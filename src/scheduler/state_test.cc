@@ -181,8 +181,16 @@ TEST_F(StateTest, OrphansSayOnceWhyTheyWaitAndAreLookedAtAfterEveryChange) {
   EXPECT_EQ(said["state"].get_string(), "bound without Sluice and waiting for a card");
   state_.pod_changed(pod({.name = "other", .memory = "2", .core = "5"}));  // changes nothing on the node
   EXPECT_FALSE(state_.next_orphan(0));
+  // Another reason soon after is told later, and only if it still holds.
+  state_.pod_changed(pod({.name = "y", .memory = "3", .core = "5", .node = "a", .started = true}));
+  EXPECT_FALSE(state_.next_orphan(5'000));
+  std::optional<State::Orphan> orphan = state_.next_orphan(10'000);
+  ASSERT_TRUE(orphan);
+  EXPECT_EQ(orphan->reason, "card memory: needs 10 GiB on one card, most free on any card 3 GiB");
+  EXPECT_FALSE(state_.next_orphan(30'000));
+  // A card is given at once.
   state_.pod_deleted("uid-x");
-  std::optional<State::Orphan> orphan = state_.next_orphan(0);
+  orphan = state_.next_orphan(30'001);
   ASSERT_TRUE(orphan && orphan->plan);
   EXPECT_EQ(orphan->pod.name, "p");
 }

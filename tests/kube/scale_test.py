@@ -66,13 +66,25 @@ def needle(cluster, options):
     cluster.remove_nodes()
 
 
-def rate_of(cluster, options, extender, sampling, name):
-    """Pods per second from the tenth part of the binds to the last; all pods wait before kube-scheduler starts."""
+def processor_ms(cluster):
+    """Processor time of the processes that share the machine with a bind, so far."""
+    programs = {name: cluster.control.started[name][1].pid for name in ("kube-scheduler", "kube-apiserver", "etcd")}
+    programs["sluice-scheduler"] = cluster.sluice.pid
+    return {name: 1000 * cpu_seconds(pid) for name, pid in programs.items()}
+
+
+def rate_of(cluster, options, extender, sampling, name, costs):
+    """Pods per second from the tenth part of the binds to the last; all pods wait before kube-scheduler starts. Notes in
+    `costs` the processor time per pod, kube-scheduler's start apart."""
     pods = options.pods if sampling == 100 else options.pods * 2
     cluster.add_pods(cluster.make_pod(f"{name}-{i}") for i in range(pods))
     watch = BindWatch(cluster)
     cluster.start_kube_scheduler(config_of(cluster.url, extender, sampling))
+    wait_until(lambda: len(watch.bound_at) >= pods // 10, 600, "the first pods bound")
+    before, first = processor_ms(cluster), len(watch.bound_at)
     wait_until(lambda: len(watch.bound_at) == pods, 600, f"{pods} pods bound")
+    for program, ms in processor_ms(cluster).items():
+        costs.setdefault((extender, program), []).append((ms - before[program]) / (pods - first))
     cluster.stop_kube_scheduler()
     times = sorted(watch.bound_at.values())[pods // 10:]
     cluster.remove_pods()
@@ -83,11 +95,11 @@ def throughput(cluster, options):
     cluster.add_nodes([(f"n{i}", [32510] * 2) for i in range(options.nodes)])
     ratios = {}
     for sampling in (100, None):
-        rates = {False: [], True: []}
+        rates, costs = {False: [], True: []}, {}
         conflicts, binds = cluster.metric("sluice_scheduler_bind_conflicts_total"), cluster.metric("sluice_scheduler_binds_total")
         for turn in range(options.turns):  # in turn, so that other load on the machine meets both
             for extender in (False, True) if turn % 2 == 0 else (True, False):
-                rates[extender].append(rate_of(cluster, options, extender, sampling, f"t{turn}"))
+                rates[extender].append(rate_of(cluster, options, extender, sampling, f"t{turn}", costs))
         conflicts = cluster.metric("sluice_scheduler_bind_conflicts_total") - conflicts
         binds = cluster.metric("sluice_scheduler_binds_total") - binds
         ratios[sampling] = median(rates[True]) / median(rates[False])
@@ -95,6 +107,9 @@ def throughput(cluster, options):
         print(f"throughput: {options.nodes} nodes, {kind}: {median(rates[True]):.1f} pods/s with the extender, "
               f"{median(rates[False]):.1f} without, ratio {ratios[sampling]:.2f}; "
               f"{1000 * conflicts / max(binds, 1):.1f} conflicts per 1,000 binds", flush=True)
+        for extender in (True, False):
+            print("  processor ms a pod " + ("with   " if extender else "without") + "".join(
+                f"  {program} {median(ms):.1f}" for (kind, program), ms in costs.items() if kind == extender), flush=True)
     cluster.remove_nodes()
     floor = 0.9 if options.hold_ratio else 0.3  # a busy machine disturbs; the short form only sees what is broken
     assert all(ratio >= floor for ratio in ratios.values()), f"ratios {ratios}, needed {floor}"
