@@ -126,9 +126,9 @@ Result<void> read_user(const Entry& entry, Endpoint& endpoint) {
   for (const char* plugin : {"exec", "auth-provider"}) {
     if (entry.value->if_contains(plugin) != nullptr) {
       return invalid(
-          fmt::format("{}: this user signs in through '{}', which is not supported; use a token, a token file "
+          fmt::format("{}: {} '{}', which is not supported; use a token, a token file "
                       "or a client certificate",
-                      entry.file->path, plugin));
+                      entry.file->path, kSignsInThrough, plugin));
     }
   }
   Result<std::string> token = json::get_string_or(*entry.value, "token", "");

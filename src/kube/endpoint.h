@@ -34,6 +34,10 @@ struct Endpoint {
   std::string default_namespace = "default";
 };
 
+// Stands in the error about users that sign in through an exec or auth-provider plugin, which callers may recognise:
+// kubectl can still ask for them.
+inline constexpr std::string_view kSignsInThrough = "this user signs in through";
+
 // The `context` (empty: current-context) of the merged files. Errors name the file and the key that is wrong. Users
 // that sign in through an exec or auth-provider plugin are refused with a sentence that says so.
 Result<Endpoint> load_kubeconfig(const std::vector<std::string>& paths, const std::string& context);
