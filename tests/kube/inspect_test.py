@@ -141,6 +141,7 @@ def odd_pods(plugin, cluster):
     cluster.kubectl("annotate", "--overwrite", "pod", "served", "sluice.dev/allocation={", "sluice.dev/signature=x")
     plugin.text(notes="served on node-b: its record (sluice.dev/allocation) cannot be read")
 
+    cluster.stop_sluice()  # it would give these pods cards of its own choice
     cluster.add_node("old", [16130, 16130], mode="cgpu", bare=True)
     cluster.add_pod("v1", 4, nodeName="old", annotations={"ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_POD": "4"})
     cluster.add_pod("v2", 3, nodeName="old", annotations={"scheduler.framework.gpushare.allocation": '{"0":{"0":3}}',
@@ -168,8 +169,16 @@ def broken_states(plugin, cluster):
     plugin.fails(122, "'absent'", "--kubeconfig", limited, "--context", "two")
     plugin.fails(122, "'three'", "--context", "three")
     plugin.fails(122, "/nonexistent", "--kubeconfig", "/nonexistent")
-    plugin.fails(120, "signs in through 'exec'", "--kubeconfig",
-                 write_kubeconfig(folder / "exec", server, {"exec": {"command": "x"}}, authority))
+    # A user who signs in through a plugin, as on most managed clouds, is asked for by kubectl.
+    def signs_in(name, token):
+        credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": token}}
+        return write_kubeconfig(folder / name, server, {"exec": {
+            "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", "command": "echo",
+            "args": [json.dumps(credential)]}}, authority)
+    through = signs_in("through", token)
+    plugin.fails(124, "needed are 'list' on nodes and on pods of all namespaces", "--kubeconfig", through)
+    plugin.fails(124, "You must be logged in", "--kubeconfig", signs_in("through-expired", "x"))
+    plugin.fails(122, "PATH has none", "--kubeconfig", through, PATH=BIN)
     plugin.fails(122, "the cluster has no node 'nowhere'; nodes that share cards: node-a, node-b, old", "nowhere")
     plugin.fails(2, "-o is wide, json or yaml, not 'xml'", "-o", "xml")
     plugin.fails(122, "nothing.pem", "--allocation-key", "nothing.pem")
@@ -178,6 +187,7 @@ def broken_states(plugin, cluster):
     cluster.kubectl("create", "clusterrolebinding", "viewer", "--clusterrole=viewer-list", "--serviceaccount=default:default")
     wait_until(lambda: plugin.run("--kubeconfig", limited).returncode == 0, 20, "list on nodes and pods is enough")
     assert plugin.run("--kubeconfig", limited).stdout == plugin.run().stdout
+    assert plugin.run("--kubeconfig", through).stdout == plugin.run().stdout
     assert plugin.run("--help").stdout.startswith("Show the nodes of a cluster")
     assert "kubectl-inspect-cgpu" in subprocess.run([plugin.kubectl, "plugin", "list"], env=plugin.environment, text=True,
                                                     capture_output=True).stdout

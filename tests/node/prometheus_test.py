@@ -65,7 +65,7 @@ class Prometheus:
     def __init__(self, folder, targets):
         """targets: job -> "host:port". Every target carries the labels that a discovered pod of the agent has."""
         self.url = f"http://127.0.0.1:{free_port()}"
-        config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "rule_files": ["rules.yaml"], "scrape_configs": [
+        config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}, "rule_files": ["rules.yaml"], "scrape_configs": [
             {"job_name": job, "honor_labels": True, "static_configs": [
                 {"targets": [target],
                  "labels": {"namespace": "sluice-system", "pod": "sluice-agent-x", "container": "agent"}}]}
@@ -158,7 +158,7 @@ def queries_of_the_manual(server):
         assert server.query(query), f"{query}: nothing"
     assert dict((m["pod"], v) for m, v in server.query(asked[0])) == {"tf-benchmarks": 0.3, "pair": 0.2}
     assert dict((m["gpu"], v) for m, v in server.query(asked[1])) == {"0": 0.3, "1": 0.2}
-    deadline = time.monotonic() + 90  # rules are looked at once a minute, at first after some seconds
+    deadline = time.monotonic() + 60
     alerts = set()
     while time.monotonic() < deadline and not {"SluiceLimitsNotInForce"} <= alerts:
         alerts = {alert["labels"]["alertname"] for alert in server.get("/api/v1/alerts")["data"]["alerts"]}
