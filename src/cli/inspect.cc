@@ -17,6 +17,7 @@ namespace sluice::cli {
 namespace {
 
 constexpr size_t kMaxSentence = 400;
+constexpr size_t kNameLength = 253;
 constexpr int64_t kMostGibPerCard = 2048;  // more units on one card are no GiB
 
 const json::Object* child(const json::Object* object, std::string_view key) {
@@ -34,7 +35,7 @@ std::string text_at(const json::Object* object, std::string_view key) {
 int64_t quantity_at(const json::Object* object, std::string_view key) {
   const json::Value* value = object == nullptr ? nullptr : object->if_contains(key);
   if (value == nullptr) return 0;
-  if (value->is_int64()) return value->get_int64();
+  if (value->is_int64()) return std::clamp<int64_t>(value->get_int64(), 0, core::kMaxUnits);
   return value->is_string() ? read_number(value->get_string()).value_or(0) : 0;
 }
 
@@ -86,7 +87,7 @@ Result<ReadNode> read_node(const json::Value& object) {
   const json::Object* capacity = child(status, "capacity");
   ReadNode out;
   InspectedNode& node = out.node;
-  node.name = decoded->node.name;
+  node.name = fit(decoded->node.name, kNameLength);
   node.address = address_of(status);
   node.mode = core::to_string(decoded->node.mode);
   node.isolates_compute = decoded->node.mode == core::NodeMode::kCoreMemory;
@@ -252,7 +253,7 @@ Result<Inspection> inspect(const json::Array& nodes, const json::Array& pods, co
       out.notes.push_back(fit("a node cannot be read: " + node.error().message, kMaxSentence));
       continue;
     }
-    const std::string name = node->node.name;
+    const std::string name = node->node.name;  // as shown: the API admits no name that differs
     read[name] = *std::move(node);
   }
   for (const std::string& name : options.names) {

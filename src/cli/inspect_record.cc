@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "cli/table.h"
 #include "core/request.h"
 #include "kube/allocation.h"
 
@@ -14,6 +15,7 @@ namespace {
 constexpr const char* kOldIndex = "ALIYUN_COM_GPU_MEM_IDX";
 constexpr const char* kOldUnits = "ALIYUN_COM_GPU_MEM_POD";
 constexpr int32_t kMaxIndex = 255;
+constexpr size_t kNameLength = 253;  // of any object in the API
 
 std::string annotation(const kube::Pod& pod, const char* key) {
   const auto found = pod.annotations.find(key);
@@ -36,10 +38,10 @@ void read_request(const kube::Pod& pod, InspectedPod& out) {
 
 InspectedPod basics(const kube::Pod& pod) {
   InspectedPod out;
-  out.name_space = pod.name_space;
-  out.name = pod.name;
-  out.uid = pod.uid;
-  out.phase = pod.phase;
+  out.name_space = fit(pod.name_space, kNameLength);
+  out.name = fit(pod.name, kNameLength);
+  out.uid = fit(pod.uid, kNameLength);
+  out.phase = fit(pod.phase, kNameLength);
   out.deleting = pod.deleting;
   read_request(pod, out);
   return out;
@@ -62,7 +64,7 @@ std::optional<AckRecord> read_ack(const std::string& text) {
     if (!position || !container.value().is_object()) return std::nullopt;
     for (const auto& card : container.value().get_object()) {
       const std::optional<int64_t> index = read_number(card.key());
-      if (!index || *index < 0 || *index > kMaxIndex || !card.value().is_int64()) return std::nullopt;
+      if (!index || *index > kMaxIndex || !card.value().is_int64()) return std::nullopt;
       const int64_t amount = card.value().get_int64();
       if (amount < 0 || amount > core::kMaxUnits) return std::nullopt;
       out[*position][static_cast<int32_t>(*index)] += amount;
@@ -76,7 +78,7 @@ std::string container_name(const kube::Pod& pod, int64_t position) {
   int64_t at = 0;
   for (const core::ContainerText& container : pod.text.containers) {
     if (container.role != core::ContainerRole::kMain) continue;
-    if (at++ == position) return container.name;
+    if (at++ == position) return fit(container.name, kNameLength);
   }
   return fmt::format("#{}", position);
 }
@@ -119,7 +121,7 @@ void read_old(const kube::Pod& pod, InspectedPod& out) {
   for (size_t start = 0; start <= text.size();) {
     const size_t end = std::min(text.find(',', start), text.size());
     const std::optional<int64_t> index = read_number(std::string_view(text).substr(start, end - start));
-    if (!index || *index < 0 || *index > kMaxIndex) {
+    if (!index || *index > kMaxIndex) {
       out.problem = fmt::format("annotation {} is '{}', expected a card's index", kOldIndex, text);
       return;
     }
@@ -138,6 +140,7 @@ std::optional<int64_t> read_number(std::string_view text) {
   int64_t value = 0;
   auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || code != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (value < 0 || value > core::kMaxUnits) return std::nullopt;
   return value;
 }
 
@@ -169,7 +172,8 @@ InspectedPod read_signed(const kube::Pod& pod, const std::string& node_name, con
   out.cards = shares_of(allocation->cards);
   for (const core::ContainerText& container : pod.text.containers) {
     const auto found = allocation->containers.find(container.name);
-    if (found != allocation->containers.end()) out.containers.push_back({found->first, shares_of(found->second)});
+    if (found != allocation->containers.end())
+      out.containers.push_back({fit(found->first, kNameLength), shares_of(found->second)});
   }
   return out;
 }

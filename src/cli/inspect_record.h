@@ -11,7 +11,7 @@
 
 namespace sluice::cli {
 
-// A whole number that is all of the text.
+// A whole number from 0 to core::kMaxUnits that is all of the text. Sums of such cannot overflow.
 std::optional<int64_t> read_number(std::string_view text);
 
 // On a node of Sluice's agent: the scheduler's signed record and nothing else.
