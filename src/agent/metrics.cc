@@ -77,6 +77,29 @@ constexpr GrantFamily kGrantFamilies[] = {
      [](const GrantStatus&, const GrantCardAnswer&, const GrantUse& u) { return static_cast<double>(u.tampering); }},
 };
 
+// One family over all processes of grants.
+struct ProcessFamily {
+  const char* name;
+  const char* type;
+  const char* help;
+  double (*value)(const ProcessStatus&);
+};
+
+constexpr ProcessFamily kProcessFamilies[] = {
+    {"DCGM_CUSTOM_PROCESS_MEM_USED", "gauge", "Memory of the process by the driver, MiB.",
+     [](const ProcessStatus& p) { return static_cast<double>(p.used_mib); }},
+    {"DCGM_CUSTOM_PROCESS_SM_UTIL", "gauge", "Compute of the process by the driver's samples, percent.",
+     [](const ProcessStatus& p) { return p.utilisation_percent; }},
+    {"DCGM_CUSTOM_PROCESS_MEM_COPY_UTIL", "gauge", "Memory traffic of the process by the driver's samples, percent.",
+     [](const ProcessStatus& p) { return p.memory_copy_percent; }},
+    {"DCGM_CUSTOM_PROCESS_ENCODE_UTIL", "gauge", "Video encoder use of the process, percent.",
+     [](const ProcessStatus& p) { return p.encoder_percent; }},
+    {"DCGM_CUSTOM_PROCESS_DECODE_UTIL", "gauge", "Video decoder use of the process, percent.",
+     [](const ProcessStatus& p) { return p.decoder_percent; }},
+    {"sluice_process_throttled_seconds_total", "counter", "Time that the process's threads waited at the gate.",
+     [](const ProcessStatus& p) { return p.throttled_seconds; }},
+};
+
 void write_processes(MetricsText& out, const ListAnswer& node) {
   struct Row {
     std::string card, pid, container;
@@ -95,25 +118,13 @@ void write_processes(MetricsText& out, const ListAnswer& node) {
                          [](const Row& a, const Row& b) { return a.card == b.card && a.pid == b.pid; }),
              rows.end());
   if (rows.empty()) return;
-  out.family("DCGM_CUSTOM_PROCESS_MEM_USED", "gauge", "Memory of the process by the driver, MiB.");
-  for (const Row& row : rows) {
-    if (row.process->used_mib < 0) continue;
-    out.sample("DCGM_CUSTOM_PROCESS_MEM_USED",
-               {{"gpu", row.card}, {"process_id", row.pid}, {"container", row.container}},
-               static_cast<double>(row.process->used_mib));
-  }
-  out.family("DCGM_CUSTOM_PROCESS_SM_UTIL", "gauge", "Compute of the process by the driver's samples, percent.");
-  for (const Row& row : rows) {
-    out.sample("DCGM_CUSTOM_PROCESS_SM_UTIL",
-               {{"gpu", row.card}, {"process_id", row.pid}, {"container", row.container}},
-               row.process->utilisation_percent);
-  }
-  out.family("sluice_process_throttled_seconds_total", "counter",
-             "Time that the process's threads waited at the gate.");
-  for (const Row& row : rows) {
-    out.sample("sluice_process_throttled_seconds_total",
-               {{"gpu", row.card}, {"process_id", row.pid}, {"container", row.container}},
-               row.process->throttled_seconds);
+  for (const ProcessFamily& family : kProcessFamilies) {
+    out.family(family.name, family.type, family.help);
+    for (const Row& row : rows) {
+      const double value = family.value(*row.process);
+      if (value < 0) continue;  // the driver does not say
+      out.sample(family.name, {{"gpu", row.card}, {"process_id", row.pid}, {"container", row.container}}, value);
+    }
   }
 }
 

@@ -28,7 +28,8 @@ ListAnswer example() {
   grant.name = "train";
   grant.cards = {{0, "GPU-a", "V100", 32510, 31, 10, 10487, 30, ""}};
   grant.use = {{0, 1000, 1100, 29.9, 2, 1, 0}};
-  grant.processes = {{100, 0, "train", 900, 800, 30.5, 12345, 1.5, true}, {100, 0, "twice", 1, 1, 1, 1, 1, true}};
+  grant.processes = {{100, 0, "train", 900, 800, 30.5, 12345, 1.5, true, 4, 5, 6},
+                     {100, 0, "twice", 1, 1, 1, 1, 1, true}};
   node.grants = {grant};
   return node;
 }
@@ -43,6 +44,8 @@ TEST(Metrics, TheExampleReadsAsTheDashboardsExpect) {
            "container=\"train\",grant=\"00112233445566ff\"} 0.3\n",  // CP_ALLOCATED
            "container=\"train\",grant=\"00112233445566ff\"} 10487\n",
            "# TYPE sluice_grant_overruns_total counter\n",
+           "DCGM_CUSTOM_PROCESS_MEM_COPY_UTIL{gpu=\"0\",process_id=\"100\",container=\"train\"} 4\n",
+           "DCGM_CUSTOM_PROCESS_DECODE_UTIL{gpu=\"0\",process_id=\"100\",container=\"train\"} 6\n",
        }) {
     EXPECT_NE(text.find(line), std::string::npos) << line << text;
   }
