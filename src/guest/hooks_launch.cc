@@ -33,17 +33,21 @@ extern "C" {
 CUresult hook_cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
                              unsigned int by, unsigned int bz, unsigned int shared_bytes, CUstream stream,
                              void** parameters, void** extra) {
-  return unit(stream, kLegacyForm, kernel_key(f, gx, gy, gz, bx, by, bz), [=](Guest* guest) {
-    return guest->cuda.cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared_bytes, stream, parameters, extra);
-  });
+  return unit(
+      stream, kLegacyForm, [=] { return kernel_key(f, gx, gy, gz, bx, by, bz); },
+      [=](Guest* guest) {
+        return guest->cuda.cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared_bytes, stream, parameters, extra);
+      });
 }
 
 CUresult hook_cuLaunchKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
                                   unsigned int by, unsigned int bz, unsigned int shared_bytes, CUstream stream,
                                   void** parameters, void** extra) {
-  return unit(stream, kPerThreadForm, kernel_key(f, gx, gy, gz, bx, by, bz), [=](Guest* guest) {
-    return guest->cuda.cuLaunchKernel_ptsz(f, gx, gy, gz, bx, by, bz, shared_bytes, stream, parameters, extra);
-  });
+  return unit(
+      stream, kPerThreadForm, [=] { return kernel_key(f, gx, gy, gz, bx, by, bz); },
+      [=](Guest* guest) {
+        return guest->cuda.cuLaunchKernel_ptsz(f, gx, gy, gz, bx, by, bz, shared_bytes, stream, parameters, extra);
+      });
 }
 
 CUresult hook_cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** parameters, void** extra) {
@@ -59,17 +63,21 @@ CUresult hook_cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, 
 CUresult hook_cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
                                         unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared_bytes,
                                         CUstream stream, void** parameters) {
-  return unit(stream, kLegacyForm, kernel_key(f, gx, gy, gz, bx, by, bz), [=](Guest* guest) {
-    return guest->cuda.cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shared_bytes, stream, parameters);
-  });
+  return unit(
+      stream, kLegacyForm, [=] { return kernel_key(f, gx, gy, gz, bx, by, bz); },
+      [=](Guest* guest) {
+        return guest->cuda.cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shared_bytes, stream, parameters);
+      });
 }
 
 CUresult hook_cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
                                              unsigned int bx, unsigned int by, unsigned int bz,
                                              unsigned int shared_bytes, CUstream stream, void** parameters) {
-  return unit(stream, kPerThreadForm, kernel_key(f, gx, gy, gz, bx, by, bz), [=](Guest* guest) {
-    return guest->cuda.cuLaunchCooperativeKernel_ptsz(f, gx, gy, gz, bx, by, bz, shared_bytes, stream, parameters);
-  });
+  return unit(
+      stream, kPerThreadForm, [=] { return kernel_key(f, gx, gy, gz, bx, by, bz); },
+      [=](Guest* guest) {
+        return guest->cuda.cuLaunchCooperativeKernel_ptsz(f, gx, gy, gz, bx, by, bz, shared_bytes, stream, parameters);
+      });
 }
 
 CUresult hook_cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned int count, unsigned int flags) {

@@ -19,11 +19,20 @@ inline bool passes(const Guest* guest) {
   return guest->refusal != page::kRefusalNone || compute_free(guest);
 }
 
-template <typename Call>
-inline CUresult unit(CUstream stream, StreamForm form, uint64_t key, Call call) {
+inline uint64_t key_of(uint64_t key) {
+  return key;
+}
+template <typename Key>
+inline uint64_t key_of(Key key) {
+  return key();
+}
+
+// `key`: the unit's key, or a function that makes it, which costs nothing where nothing is measured.
+template <typename Key, typename Call>
+inline CUresult unit(CUstream stream, StreamForm form, Key key, Call call) {
   Guest* guest = enter();
   if (__builtin_expect(passes(guest), 0)) return call(guest);
-  const Launch launch = compute_before(guest, stream, form, key);
+  const Launch launch = compute_before(guest, stream, form, key_of(key));
   const CUresult result = call(guest);
   compute_after(guest, launch, result);
   return result;

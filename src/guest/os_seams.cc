@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 
 #include "guest/map.h"
+#include "guest/vdso.h"
 
 namespace sluice::guest {
 
@@ -39,7 +40,8 @@ void* thread_main(void* raw) {
 }
 
 constexpr long kSignalSetBytes = 8;
-constexpr long kSetMask = 2;  // SIG_SETMASK
+constexpr long kSetMask = 2;   // SIG_SETMASK
+constexpr int kMonotonic = 1;  // CLOCK_MONOTONIC
 // A launcher, a settler, the node's keeper and a neighbour's settler are awake together at a hand-over.
 constexpr uint32_t kSpinProcessors = 4;
 // Of shorter sleeps the kernel finds the timer expired before it has switched away: the thread keeps its processor, and
@@ -48,8 +50,20 @@ constexpr uint64_t kShortestSleepNs = 20'000;
 
 }  // namespace
 
+unsigned long OsClock::look_up() {
+  const unsigned long found = reinterpret_cast<unsigned long>(find_clock_gettime(getauxval(AT_SYSINFO_EHDR)));
+  function_.store(found, std::memory_order_relaxed);
+  return found;
+}
+
 uint64_t OsClock::now_ns() {
-  return sys::monotonic_ns();
+  unsigned long function = function_.load(std::memory_order_relaxed);
+  if (__builtin_expect(function == kUnknown, 0)) function = look_up();
+  __kernel_timespec time = {};
+  if (__builtin_expect(function == 0, 0) || reinterpret_cast<ClockGettime>(function)(kMonotonic, &time) != 0) {
+    return sys::monotonic_ns();
+  }
+  return static_cast<uint64_t>(time.tv_sec) * 1000000000ull + static_cast<uint64_t>(time.tv_nsec);
 }
 
 bool OsWaiter::wait(const volatile uint32_t* word, uint32_t expected, uint64_t timeout_ns) {

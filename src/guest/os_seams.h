@@ -10,7 +10,14 @@ namespace sluice::guest {
 
 class OsClock final : public Clock {
  public:
+  constexpr OsClock() = default;
   uint64_t now_ns() override;
+
+ private:
+  // The kernel's function in this process's own memory; kUnknown until the first look, 0 where there is none.
+  static constexpr unsigned long kUnknown = 1;
+  unsigned long look_up();
+  std::atomic<unsigned long> function_{kUnknown};
 };
 
 class OsWaiter final : public Waiter {
