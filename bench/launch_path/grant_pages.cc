@@ -20,7 +20,7 @@ std::unique_ptr<Page> zeroed() {
   return std::make_unique<Page>();
 }
 
-std::string grant_page(uint32_t core_permille) {
+std::string grant_page(uint32_t core_permille, bool free) {
   auto page = zeroed<sluice::page::Grant>();
   sluice::page::GrantHeader& header = page->header;
   header.magic = sluice::page::kGrantMagic;
@@ -33,7 +33,7 @@ std::string grant_page(uint32_t core_permille) {
   sluice::page::GrantCard& card = page->cards[0];
   std::memset(card.uuid, 0x5a, sizeof card.uuid);  // the null driver's
   card.card_memory_bytes = kCardBytes;
-  card.gate.store(sluice::page::kGateOpen);
+  card.gate.store(free ? sluice::page::kGateFree : sluice::page::kGateOpen);
   card.memory_limit_bytes.store(kCardBytes);
   card.core_permille.store(core_permille);
   card.policy.store(core_permille == 0 ? sluice::page::kPolicyNative : sluice::page::kPolicyFixed);
@@ -58,13 +58,15 @@ std::string usage_page() {
 int main(int argc, char** argv) {
   std::string root;
   uint32_t core_permille = 0;
+  bool free = false;
   CLI::App app("Writes grant/page and usage of a one-card container into a folder.", "grant_pages");
   app.add_option("ROOT", root, "folder that becomes /run/sluice/container")->required();
   app.add_option("--core-permille", core_permille, "compute share in 1/1000 of a card; 0: none")
       ->check(CLI::Range(0, 1000));
+  app.add_flag("--free", free, "alone on the card and without a share, as the agent writes it: nothing is measured");
   CLI11_PARSE(app, argc, argv);
   auto made = sluice::make_directories(root + "/grant");
-  if (made) made = sluice::write_file_atomic(root + "/grant/page", grant_page(core_permille));
+  if (made) made = sluice::write_file_atomic(root + "/grant/page", grant_page(core_permille, free));
   if (made) made = sluice::write_file_atomic(root + "/usage", usage_page(), 0666);
   if (!made) {
     std::fprintf(stderr, "grant_pages: %s\n", made.error().message.c_str());

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -90,6 +91,54 @@ double now_ns() {
   return static_cast<double>(time.tv_sec) * 1e9 + static_cast<double>(time.tv_nsec);
 }
 
+constexpr size_t kMostTaken = 1 << 20;  // launches of which the times are kept
+
+double least(const std::vector<double>& values) {
+  return *std::min_element(values.begin(), values.end());
+}
+double middle(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+// Processor seconds of all threads of this process, and of the calling one.
+double cpu_s(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
+// Launches for so long, synchronising and pausing as told, and says how much of a processor the other threads took: the
+// library's own.
+void work(const Library& library, double seconds, uint64_t sync_every, double gap_us) {
+  CUstream stream = nullptr;
+  check(library.calls.stream_create(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  launch(library, stream, 100);
+  check(library.calls.synchronise(stream), "cuStreamSynchronize");
+  const double all = cpu_s(CLOCK_PROCESS_CPUTIME_ID);
+  const double own = cpu_s(CLOCK_THREAD_CPUTIME_ID);
+  const double start = now_ns();
+  uint64_t launches = 0;
+  std::vector<double> taken;
+  while (now_ns() - start < seconds * 1e9) {
+    const double before = now_ns();
+    launch(library, stream, 1);
+    if (taken.size() < kMostTaken) taken.push_back(now_ns() - before);
+    if (++launches % sync_every != 0) continue;
+    check(library.calls.synchronise(stream), "cuStreamSynchronize");
+    if (gap_us > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<int64_t>(gap_us * 1000)));
+  }
+  check(library.calls.synchronise(stream), "cuStreamSynchronize");
+  const double wall = (now_ns() - start) / 1e9;
+  const double mine = cpu_s(CLOCK_THREAD_CPUTIME_ID) - own;
+  const double others = cpu_s(CLOCK_PROCESS_CPUTIME_ID) - all - mine;
+  std::printf(
+      "{\"launches\":%llu,\"wall_s\":%.4f,\"launches_per_s\":%.1f,\"launch_p50_ns\":%.0f,\"program_cores\":%.4f,"
+      "\"library_cores\":%.4f}\n",
+      static_cast<unsigned long long>(launches), wall, static_cast<double>(launches) / wall, middle(taken), mine / wall,
+      others / wall);
+}
+
 struct Plan {
   uint64_t batches = 200;
   uint64_t launches = 2000;
@@ -130,14 +179,6 @@ std::vector<std::vector<double>> measure(const std::vector<Library>& libraries, 
   return results;
 }
 
-double least(const std::vector<double>& values) {
-  return *std::min_element(values.begin(), values.end());
-}
-double middle(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
-
 void report(const Library& a, const Library& b, const Plan& plan, const std::vector<std::vector<double>>& results) {
   const double a_least = least(results[0]);
   const double b_least = least(results[1]);
@@ -160,6 +201,9 @@ int main(int argc, char** argv) {
   std::string baseline;
   std::string candidate;
   uint64_t count = 0;
+  double work_s = 0;
+  uint64_t sync_every = 256;
+  double gap_us = 0;
   std::vector<int> threads = {1, 8};
   CLI::App app("Cost of a launch on the host: one library against another. Prints one line of JSON per thread count.",
                "launch_path");
@@ -169,12 +213,22 @@ int main(int argc, char** argv) {
   app.add_option("--batches", plan.batches, "batches per library and thread")->check(CLI::Range(1, 100000));
   app.add_option("--launches", plan.launches, "launches per batch")->check(CLI::Range(1, 100000000));
   app.add_option("--count", count, "only this many launches against --baseline, for instruction counters");
+  app.add_option("--work", work_s,
+                 "launch against --baseline for so many seconds, report throughput and processor time")
+      ->check(CLI::Range(0.1, 600.0));
+  app.add_option("--sync-every", sync_every, "with --work: launches between synchronisations")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40));
+  app.add_option("--gap-us", gap_us, "with --work: pause after each synchronisation");
   CLI11_PARSE(app, argc, argv);
   const Library first = open_library(baseline);
   if (count > 0) {
     CUstream stream = nullptr;
     check(first.calls.stream_create(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     launch(first, stream, count);
+    return 0;
+  }
+  if (work_s > 0) {
+    work(first, work_s, sync_every, gap_us);
     return 0;
   }
   if (candidate.empty()) fail("--candidate is needed to compare (or --count to only launch)");

@@ -2,6 +2,10 @@
 // library in front of the driver) can go on with. Against it, what remains of a launch is the caller and whatever
 // stands in between, which is what bench/launch_path measures. Elapsed times are always 0, so a limiter sees no busy
 // time and keeps its gate open.
+//
+// NULL_DRIVER_TIMED makes one whose streams take time, without a card's queues or locks: a launch adds
+// SLUICE_NULL_KERNEL_NS to its stream's end and returns (after SLUICE_NULL_LAUNCH_NS), an event is stamped at the end of what stands before it and is
+// not ready until then, a record costs its caller SLUICE_NULL_RECORD_NS, a synchronisation waits.
 #include <time.h>
 
 #include <atomic>
@@ -36,11 +40,6 @@ CUresult answer(Value* out, Value value) {
   *out = value;
   return CUDA_SUCCESS;
 }
-
-// What an event handle points to.
-struct Stamp {
-  long ns = 0;  // CLOCK_MONOTONIC
-};
 
 CUcontext primary() {
   return reinterpret_cast<CUcontext>(uintptr_t{0x1000});
@@ -169,10 +168,8 @@ CUresult cuModuleLoadDataEx(CUmodule* module, const void*, unsigned int, CUjit_o
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char*) {
   return give(function);
 }
+#ifndef NULL_DRIVER_TIMED
 CUresult cuStreamCreate(CUstream* stream, unsigned int) {
-  return give(stream);
-}
-CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int, int) {
   return give(stream);
 }
 CUresult cuEventCreate(CUevent* event, unsigned int) {
@@ -181,8 +178,12 @@ CUresult cuEventCreate(CUevent* event, unsigned int) {
 CUresult cuEventElapsedTime(float* milliseconds, CUevent, CUevent) {
   return answer(milliseconds, 0.0f);
 }
-CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent, CUevent) {
-  return answer(milliseconds, 0.0f);
+#endif
+CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int) {
+  return cuStreamCreate(stream, flags);
+}
+CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
+  return cuEventElapsedTime(milliseconds, start, end);
 }
 CUresult cuGraphCreate(CUgraph* graph, unsigned int) {
   return give(graph);
