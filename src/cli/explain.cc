@@ -11,6 +11,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/kubectl.h"
 #include "cli/table.h"
 #include "kube/http_client.h"
 
@@ -71,6 +72,35 @@ Error refusal_of(const kube::HttpResponse& response, bool direct) {
   return unavailable(said);
 }
 
+// The scheduler's answer as text.
+Result<std::string> ask(const ExplainOptions& options) {
+  const bool direct = !options.scheduler.empty();
+  const auto path_of = [direct](const PodName& pod) {
+    return fmt::format("{}/explain/{}/{}", direct ? "" : kProxy, kube::url_encode(pod.name_space),
+                       kube::url_encode(pod.name));
+  };
+  Result<kube::Endpoint> endpoint = endpoint_of(options);
+  if (!endpoint && endpoint.error().message.find(kube::kSignsInThrough) != std::string::npos) {
+    Result<PodName> pod = parse_pod_name(options.pod, "default");
+    if (!pod) return std::move(pod).error();
+    Result<std::string> body = kubectl_get({options.kubeconfig, options.context}, path_of(*pod));
+    if (!body && body.error().code == ErrorCode::kNotFound)
+      body.error().message +=
+          fmt::format("; the scheduler knows no live pod {}/{}, or is not installed", pod->name_space, pod->name);
+    return body;
+  }
+  if (!endpoint) return std::move(endpoint).error();
+  Result<PodName> pod = parse_pod_name(options.pod, endpoint->default_namespace);
+  if (!pod) return std::move(pod).error();
+  kube::HttpClient client(*endpoint);
+  kube::HttpRequest request;
+  request.path = path_of(*pod);
+  Result<kube::HttpResponse> response = client.send(request);
+  if (!response) return std::move(response).error();
+  if (response->status != 200) return refusal_of(*response, direct);
+  return std::move(response->body);
+}
+
 }  // namespace
 
 Result<PodName> parse_pod_name(const std::string& text, const std::string& default_namespace) {
@@ -117,20 +147,9 @@ std::string explain_text(const json::Object& answer) {
 }
 
 int explain(const Options& options) {
-  const ExplainOptions& o = options.explain;
-  Result<kube::Endpoint> endpoint = endpoint_of(o);
-  if (!endpoint) return fail("explain", endpoint.error());
-  Result<PodName> pod = parse_pod_name(o.pod, endpoint->default_namespace);
-  if (!pod) return fail("explain", pod.error());
-  bool direct = !o.scheduler.empty();
-  kube::HttpClient client(*endpoint);
-  kube::HttpRequest request;
-  request.path = fmt::format("{}/explain/{}/{}", direct ? "" : kProxy, kube::url_encode(pod->name_space),
-                             kube::url_encode(pod->name));
-  Result<kube::HttpResponse> response = client.send(request);
-  if (!response) return fail("explain", response.error());
-  if (response->status != 200) return fail("explain", refusal_of(*response, direct));
-  Result<json::Value> answer = json::parse(response->body);
+  Result<std::string> body = ask(options.explain);
+  if (!body) return fail("explain", body.error());
+  Result<json::Value> answer = json::parse(*body);
   if (!answer || !answer->is_object())
     return fail("explain", unavailable("the answer is not what a Sluice scheduler says"));
   const std::string out = options.json ? json::to_pretty_string(*answer) : explain_text(answer->get_object());

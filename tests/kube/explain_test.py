@@ -87,6 +87,19 @@ def main():
                        f"an answer through the API server; {explain('waits', '--kubeconfig', cluster.kubeconfig).stderr}")
             said = explain("waits", "--kubeconfig", cluster.kubeconfig)
             assert said.stdout == expected, said.stdout
+            through = cluster.directory / "through"  # a user who signs in through a plugin: kubectl asks
+            config = json.loads(open(cluster.kubeconfig).read())
+            token = cluster.kubectl("create", "token", "default").stdout.strip()
+            credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": token}}
+            config["users"][0]["user"] = {"exec": {"apiVersion": credential["apiVersion"], "interactiveMode": "Never",
+                                                   "command": "echo", "args": [json.dumps(credential)]}}
+            through.write_text(json.dumps(config))
+            os.environ["PATH"] = f"{cluster.programs}:{os.environ['PATH']}"
+            said = explain("waits", "--kubeconfig", str(through))
+            assert said.returncode == 124 and "cannot get resource" in said.stderr, said.stderr
+            cluster.kubectl("create", "clusterrolebinding", "all", "--clusterrole=cluster-admin", "--serviceaccount=default:default")
+            wait_until(lambda: explain("waits", "--kubeconfig", str(through)).stdout == expected, 20, "an answer through kubectl")
+            assert explain("nobody", "--kubeconfig", str(through)).returncode == 122
             said = explain("nobody", "--kubeconfig", cluster.kubeconfig)
             assert said.returncode == 122 and "no live pod" in said.stderr, said.stderr
             print("ok    through the API server's service proxy")
