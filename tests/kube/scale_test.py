@@ -69,7 +69,8 @@ def needle(cluster, options):
 def processor_ms(cluster):
     """Processor time of the processes that share the machine with a bind, so far."""
     programs = {name: cluster.control.started[name][1].pid for name in ("kube-scheduler", "kube-apiserver", "etcd")}
-    programs["sluice-scheduler"] = cluster.sluice.pid
+    if cluster.sluice is not None:
+        programs["sluice-scheduler"] = cluster.sluice.pid
     return {name: 1000 * cpu_seconds(pid) for name, pid in programs.items()}
 
 
@@ -77,6 +78,8 @@ def rate_of(cluster, options, extender, sampling, name, costs):
     """Pods per second from the tenth part of the binds to the last; all pods wait before kube-scheduler starts. Notes in
     `costs` the processor time per pod, kube-scheduler's start apart."""
     pods = options.pods if sampling == 100 else options.pods * 2
+    if not extender:  # nor anything else of ours: pods bound past us would be given cards
+        cluster.stop_sluice()
     cluster.add_pods(cluster.make_pod(f"{name}-{i}") for i in range(pods))
     watch = BindWatch(cluster)
     cluster.start_kube_scheduler(config_of(cluster.url, extender, sampling))
@@ -87,6 +90,11 @@ def rate_of(cluster, options, extender, sampling, name, costs):
         costs.setdefault((extender, program), []).append((ms - before[program]) / (pods - first))
     cluster.stop_kube_scheduler()
     times = sorted(watch.bound_at.values())[pods // 10:]
+    if extender:
+        for name in ("binds", "bind_conflicts"):
+            costs[name] = costs.get(name, 0) + cluster.metric(f"sluice_scheduler_{name}_total")
+    cluster.stop_sluice()
+    cluster.start_sluice()
     cluster.remove_pods()
     return (len(times) - 1) / (times[-1] - times[0])
 
@@ -96,12 +104,10 @@ def throughput(cluster, options):
     ratios = {}
     for sampling in (100, None):
         rates, costs = {False: [], True: []}, {}
-        conflicts, binds = cluster.metric("sluice_scheduler_bind_conflicts_total"), cluster.metric("sluice_scheduler_binds_total")
         for turn in range(options.turns):  # in turn, so that other load on the machine meets both
             for extender in (False, True) if turn % 2 == 0 else (True, False):
                 rates[extender].append(rate_of(cluster, options, extender, sampling, f"t{turn}", costs))
-        conflicts = cluster.metric("sluice_scheduler_bind_conflicts_total") - conflicts
-        binds = cluster.metric("sluice_scheduler_binds_total") - binds
+        binds, conflicts = costs.pop("binds"), costs.pop("bind_conflicts")
         ratios[sampling] = median(rates[True]) / median(rates[False])
         kind = "percentageOfNodesToScore 100" if sampling else "default sampling"
         print(f"throughput: {options.nodes} nodes, {kind}: {median(rates[True]):.1f} pods/s with the extender, "
