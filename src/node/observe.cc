@@ -32,6 +32,7 @@ std::vector<PodOnNode> KubernetesAgent::pods_on_node() const {
 void KubernetesAgent::observe_loop() {
   StrangerOptions options;
   options.policy = options_.stop_strangers ? StrangerPolicy::kStop : StrangerPolicy::kReport;
+  options.exempt_namespaces = options_.exempt_namespaces;
   StrangerWatch watch(options);
   std::unique_lock lock(observe_mutex_);
   while (!observe_wake_.wait_for(lock, kLookEvery, [this] { return observe_stop_; })) {

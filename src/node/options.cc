@@ -54,6 +54,10 @@ std::optional<Options> read_options(int argc, char** argv, int& exit_code) {
   app.add_option("--stranger", stranger, "what is done with processes on a card without a grant")
       ->check(CLI::IsMember({"report", "stop"}))
       ->capture_default_str();
+  app.add_option("--stranger-exempt-namespace", o.exempt_namespaces,
+                 "with --stranger stop: pods of this namespace are reported, never stopped (repeatable)")
+      ->allow_extra_args(false)
+      ->capture_default_str();
   app.add_flag("--no-device-series", o.no_device_series,
                "leave DCGM_FI_DEV_* out of the metrics, where NVIDIA's exporter runs too");
   app.add_option("--card-lock-dir", o.card_lock_directory, "where a card's one arbiter is settled, machine-wide");

@@ -29,6 +29,7 @@ struct Options {
   bool allow_priority = false;
   bool mixed = false;
   bool stop_strangers = false;
+  std::vector<std::string> exempt_namespaces = {"kube-system"};  // whose pods are never stopped
   bool no_device_series = false;
   bool clean_up = false;
   bool force = false;
