@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "cli/namespace.h"
-#include "page/grant.h"
+#include "page/driver_names.h"
 
 namespace sluice::cli {
 namespace {
@@ -38,7 +38,7 @@ Result<NamespacePlan> plan_namespace(const agent::GrantAnswer& grant, const Driv
       return unavailable(fmt::format(
           "the agent names no {} to put ours in front of; `sluice doctor` says what is missing", soname(library)));
     }
-    plan.drivers.push_back({file->real_path, soname(library)});
+    plan.drivers.push_back({file->real_path, page::real_driver_name(soname(library))});
     if (delivery == Delivery::kBindMount) {
       for (const std::string& target : file->cover) add_cover(plan, file->guest_path, target);
       for (const DriverFile& other : found.all(library)) add_cover(plan, file->guest_path, other.target);

@@ -104,7 +104,7 @@ TEST_P(Namespace, EveryDriverFileLeadsToOursAndTheRealOneToItsPrivatePlace) {
          {"lib/libcuda.so.1", "lib/libcuda.so.1.580.95.05", "other/libcuda.so.1", "lib/libnvidia-ml.so.1"}) {
       out += text_of(path(name)) + " ";
     }
-    return out + text_of(std::string(page::kDriverDirectory) + "/libcuda.so.1");
+    return out + text_of(std::string(page::kDriverDirectory) + "/real-cuda");
   });
   EXPECT_EQ(seen, "ours ours ours ours real");
   EXPECT_EQ(text_of(path("lib/libcuda.so.1")), "real") << "the mounts reached the host";

@@ -2,21 +2,20 @@
 #include "guest/attach.h"
 #include "guest/dl_driver.h"
 #include "guest/guest.h"
+#include "page/driver_names.h"
 
 namespace sluice::guest {
 
 namespace {
 
-constexpr char kCudaPath[] = "/run/sluice/container/driver/libcuda.so.1";
-constexpr char kNvmlPath[] = "/run/sluice/container/driver/libnvidia-ml.so.1";
 constexpr size_t kDirectoryLength = sizeof page::kDriverDirectory - 1;
-static_assert(__builtin_memcmp(kCudaPath, page::kDriverDirectory, kDirectoryLength) == 0);
-static_assert(__builtin_memcmp(kNvmlPath, page::kDriverDirectory, kDirectoryLength) == 0);
+static_assert(__builtin_memcmp(page::kRealCudaPath, page::kDriverDirectory, kDirectoryLength) == 0);
+static_assert(__builtin_memcmp(page::kRealNvmlPath, page::kDriverDirectory, kDirectoryLength) == 0);
 
 constinit OsClock clock;
 constinit OsWaiter waiter;
 constinit RecordLocks locks;
-constinit DlDriver driver{kCudaPath, kNvmlPath};
+constinit DlDriver driver{page::kRealCudaPath, page::kRealNvmlPath};
 
 uint32_t attach(Guest* guest) {
   guest->seams = Seams{driver.available("cu") ? &driver : nullptr, &clock, &waiter, &locks};

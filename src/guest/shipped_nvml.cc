@@ -2,18 +2,16 @@
 #include "guest/attach.h"
 #include "guest/dl_driver.h"
 #include "guest/nvml_view.h"
+#include "page/driver_names.h"
 
 namespace sluice::guest {
 
 namespace {
 
-constexpr char kNvmlPath[] = "/run/sluice/container/driver/libnvidia-ml.so.1";
-static_assert(__builtin_memcmp(kNvmlPath, page::kDriverDirectory, sizeof page::kDriverDirectory - 1) == 0);
-
 constinit OsClock clock;
 constinit OsWaiter waiter;
 constinit RecordLocks locks;
-constinit DlDriver driver{nullptr, kNvmlPath};
+constinit DlDriver driver{nullptr, page::kRealNvmlPath};
 
 uint32_t attach(Guest* guest) {
   guest->seams = Seams{driver.available("nvml") ? &driver : nullptr, &clock, &waiter, &locks};

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "base/json.h"
+#include "page/driver_names.h"
 #include "page/grant.h"
 
 namespace sluice::node {
@@ -20,6 +22,10 @@ struct Library {
 };
 constexpr std::array<Library, 2> kLibraries{{{"libcuda.so.1", "libcuda.so"}, {"libnvidia-ml.so.1", "libnvidia-ml.so"}}};
 
+// Where simulated cards are looked for when no variable says otherwise, so that a program without an environment finds
+// them too.
+constexpr char kSimulatedCards[] = "/var/lib/sluice-sim";
+
 constexpr char kFilePrefix[] = "sluice.dev-grant-";
 
 // Older readers of CDI want a letter first.
@@ -27,11 +33,24 @@ std::string device_name(const std::string& slot) {
   return "g" + slot;
 }
 
+// The files of the granted cards alone, as a real node gives their device nodes alone. A card's number among them is
+// the driver's minor number.
+void add_simulated_cards(const std::set<std::string>& nodes, const Driver& driver, ContainerEdits& edits) {
+  for (const std::string& node : nodes) {
+    const size_t digits = node.find_first_of("0123456789");
+    if (digits == std::string::npos) continue;
+    for (const char* part : {"", ".contents"}) {
+      const std::string name = fmt::format("card{}{}", node.substr(digits), part);
+      edits.mounts.push_back(
+          {fmt::format("{}/{}", driver.state_on_node, name), fmt::format("{}/{}", kSimulatedCards, name), false});
+    }
+  }
+}
+
 }  // namespace
 
 ContainerEdits plan_edits(const Delivery& delivery, const Driver& driver) {
   ContainerEdits edits;
-  edits.simulated = driver.simulated;
   if (delivery.guest) {
     edits.mounts.push_back({delivery.grant_directory, fmt::format("{}/grant", page::kContainerRoot), true});
     edits.mounts.push_back({delivery.usage_file, page::kUsagePath, false});
@@ -40,23 +59,29 @@ ContainerEdits plan_edits(const Delivery& delivery, const Driver& driver) {
     const std::string& real = library.soname == kLibraries[0].soname ? driver.cuda : driver.nvml;
     const std::string ours = fmt::format("{}/{}", delivery.libraries, library.soname);
     if (delivery.guest)
-      edits.mounts.push_back({real, fmt::format("{}/{}", page::kDriverDirectory, library.soname), true});
+      edits.mounts.push_back(
+          {real, fmt::format("{}/{}", page::kDriverDirectory, page::real_driver_name(library.soname)), true});
     for (const char* folder : kLibraryFolders) {
       for (const char* name : {library.soname, library.plain})
         edits.mounts.push_back({delivery.guest ? ours : real, fmt::format("{}/{}", folder, name), true});
     }
   }
   edits.mounts.insert(edits.mounts.end(), driver.others.begin(), driver.others.end());
-  if (delivery.cards.empty()) return edits;
-
+  std::set<std::string> nodes(delivery.more_nodes.begin(), delivery.more_nodes.end());
   std::string uuids, indexes;
   for (const DeliveredCard& card : delivery.cards) {
     uuids += (uuids.empty() ? "" : ",") + card.uuid;
     indexes += (indexes.empty() ? "" : ",") + std::to_string(card.index);
-    if (!card.device_node.empty() && !driver.simulated) edits.device_nodes.push_back(card.device_node);
+    if (!card.device_node.empty()) nodes.insert(card.device_node);
   }
-  if (!driver.simulated)
+  if (nodes.empty()) return edits;
+  if (driver.simulated) {
+    add_simulated_cards(nodes, driver, edits);
+  } else {
+    edits.device_nodes.assign(nodes.begin(), nodes.end());
     edits.device_nodes.insert(edits.device_nodes.end(), driver.controls.begin(), driver.controls.end());
+  }
+  if (delivery.cards.empty()) return edits;
   edits.environment["NVIDIA_VISIBLE_DEVICES"] = uuids;
   if (delivery.pod_units > 0) {
     edits.environment["ALIYUN_COM_GPU_MEM_DEV"] = std::to_string(delivery.cards.front().card_units);

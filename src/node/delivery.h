@@ -23,7 +23,7 @@ struct DeliveredCard {
   std::string uuid;
   int64_t card_units = 0;
   int64_t units = 0;        // of this container, on this card
-  std::string device_node;  // "/dev/nvidia0"; empty for simulated cards
+  std::string device_node;  // "/dev/nvidia0"; of a simulated card only its number counts
 };
 
 struct Delivery {
@@ -33,14 +33,16 @@ struct Delivery {
   std::string libraries;  // folder of our libraries on the node
   bool guest = true;      // false: the real driver stands in the container unguarded (whole cards of a machine)
   std::vector<DeliveredCard> cards;  // empty: not known yet
-  int64_t pod_units = 0;             // of the whole pod on all its cards; 0: whole cards
+  // Device nodes of further cards that are handed in although they are not the container's (env delivery: which card it
+  // is may turn out later).
+  std::vector<std::string> more_nodes;
+  int64_t pod_units = 0;  // of the whole pod on all its cards; 0: whole cards
 };
 
 struct ContainerEdits {
   std::map<std::string, std::string> environment;
   std::vector<DriverMount> mounts;
   std::vector<std::string> device_nodes;
-  bool simulated = false;
   bool operator==(const ContainerEdits&) const = default;
 };
 

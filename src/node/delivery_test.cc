@@ -43,7 +43,7 @@ TEST(Delivery, AFilledSlot) {
             (std::vector<std::string>{"/dev/nvidia0", "/dev/nvidia2", "/dev/nvidiactl", "/dev/nvidia-uvm"}));
   EXPECT_EQ(host_of(edits, "/usr/lib/x86_64-linux-gnu/libcuda.so.1"), "/var/lib/sluice/lib/1/libcuda.so.1");
   EXPECT_EQ(host_of(edits, "/usr/lib/libnvidia-ml.so"), "/var/lib/sluice/lib/1/libnvidia-ml.so.1");
-  EXPECT_EQ(host_of(edits, "/run/sluice/container/driver/libcuda.so.1"), real_driver().cuda);
+  EXPECT_EQ(host_of(edits, "/run/sluice/container/driver/real-cuda"), real_driver().cuda);
 }
 
 TEST(Delivery, AnEmptySlotNamesNoCard) {
@@ -66,10 +66,14 @@ TEST(Delivery, WithoutTheGuestTheRealDriverStandsThere) {
 TEST(Delivery, SimulatedCardsHaveNoDeviceNodes) {
   Driver driver = real_driver();
   driver.simulated = true;
-  driver.others = {{"/opt/sluice-sim/state", "/var/lib/sluice-sim", false}};
+  driver.state_on_node = "/opt/sluice-sim/state";
   ContainerEdits edits = plan_edits(filled(), driver);
   EXPECT_TRUE(edits.device_nodes.empty());
-  EXPECT_EQ(host_of(edits, "/var/lib/sluice-sim"), "/opt/sluice-sim/state");
+  // The granted cards' files and no others'.
+  EXPECT_EQ(host_of(edits, "/var/lib/sluice-sim/card2"), "/opt/sluice-sim/state/card2");
+  EXPECT_EQ(host_of(edits, "/var/lib/sluice-sim/card0.contents"), "/opt/sluice-sim/state/card0.contents");
+  EXPECT_EQ(host_of(edits, "/var/lib/sluice-sim/card1"), "");
+  EXPECT_EQ(host_of(edits, "/var/lib/sluice-sim"), "");
 }
 
 TEST(Delivery, TheSpecIsWhatRuntimesRead) {

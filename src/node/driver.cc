@@ -109,9 +109,7 @@ Result<Driver> find_driver(const DriverRoot& root) {
   }
   if (driver.simulated) {
     driver.state_folder = root.seen + "/state";
-    // Where simulated cards are looked for when no variable says otherwise, so that a program without an environment
-    // finds them too.
-    driver.others.push_back({root.on_node + "/state", "/var/lib/sluice-sim", false});
+    driver.state_on_node = root.on_node + "/state";
     if (exists(root.seen + "/nvidia-smi"))
       driver.others.push_back({root.on_node + "/nvidia-smi", "/usr/bin/nvidia-smi"});
     return driver;

@@ -29,8 +29,9 @@ struct Driver {
   bool simulated = false;
   std::string library_folder;         // of libnvidia-ml.so.1 as the agent sees it, for the agent's own use
   std::string state_folder;           // simulated: of the cards, as the agent sees it
+  std::string state_on_node;          // the same on the node
   std::string cuda, nvml;             // the real pair on the node, links resolved
-  std::vector<DriverMount> others;    // further files: helper libraries, nvidia-smi, the simulated cards' state
+  std::vector<DriverMount> others;    // further files: helper libraries, nvidia-smi
   std::vector<std::string> controls;  // device nodes that every container with a card needs
 };
 

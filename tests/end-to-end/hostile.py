@@ -95,7 +95,7 @@ def stop():
 
 def own_copy():
     copy = "/tmp/hostile-driver.so"
-    shutil.copy(ROOT + "/driver/libcuda.so.1", copy)
+    shutil.copy(ROOT + "/driver/real-cuda", copy)
     cuda = ctypes.CDLL(copy)
     os.unlink(copy)
     context, pointer = ctypes.c_void_p(), ctypes.c_uint64()

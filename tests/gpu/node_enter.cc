@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "node.h"
+#include "page/driver_names.h"
 #include "page/grant.h"
 
 namespace sluice::gpu_node {
@@ -94,8 +95,8 @@ void enter_by_mounts(const EnterOptions& options) {
   for (const char* part : {"", "/grant", "/driver"}) folder(root + part);
   bind(options.state + "/grant", root + "/grant", true);
   bind_file(options.state + "/usage", page::kUsagePath, false);
-  bind_file(options.cuda, page::kDriverDirectory + std::string(kCuda), true);
-  bind_file(options.nvml, page::kDriverDirectory + std::string(kNvml), true);
+  bind_file(options.cuda, page::kRealCudaPath, true);
+  bind_file(options.nvml, page::kRealNvmlPath, true);
   bind(options.guest + kCuda, options.cuda, true);
   bind(options.guest + kNvml, options.nvml, true);
 }
@@ -118,8 +119,8 @@ void enter_plainly(const EnterOptions& options) {
   folder(root + "/driver");
   link_anew(options.state + "/grant", root + "/grant");
   link_anew(options.state + "/usage", page::kUsagePath);
-  link_anew(options.cuda, page::kDriverDirectory + std::string(kCuda));
-  link_anew(options.nvml, page::kDriverDirectory + std::string(kNvml));
+  link_anew(options.cuda, page::kRealCudaPath);
+  link_anew(options.nvml, page::kRealNvmlPath);
   const char* before = std::getenv("LD_LIBRARY_PATH");
   const std::string path = before != nullptr && *before != '\0' ? options.guest + ":" + before : options.guest;
   ::setenv("LD_LIBRARY_PATH", path.c_str(), 1);

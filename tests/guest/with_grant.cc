@@ -26,6 +26,7 @@
 
 #include "abi/nvml.h"
 #include "abi/nvml_prototypes.h"
+#include "page/driver_names.h"
 #include "page/usage.h"
 
 namespace {
@@ -183,7 +184,7 @@ void build_namespace(const Options& options) {
   bind(options.state + "/grant", root + "/grant", true);
   bind(options.state + "/usage", page::kUsagePath, false);
   for (const char* library : {"/libcuda.so.1", "/libnvidia-ml.so.1"}) {
-    const std::string real = page::kDriverDirectory + std::string(library);
+    const std::string real = page::kDriverDirectory + std::string("/") + page::real_driver_name(library + 1);
     touch(real);
     bind(options.driver + library, real, true);
     if (options.delivery == "bind") bind(options.guest + library, options.driver + library, true);

@@ -80,7 +80,7 @@ def pointers(table, hooks=None):
     hooked = set(re.findall(r"^SLUICE_HOOK\((\w+),", open(hooks, encoding="ascii").read(), re.M)) if hooks else set()
     maps, asked_of = mappings(), {}
     ours = file_of(ctypes.cast(driver.api.cuInit, ctypes.c_void_p).value, maps)
-    real = ctypes.CDLL("/run/sluice/container/driver/libcuda.so.1") if hooks else None
+    real = ctypes.CDLL("/run/sluice/container/driver/real-cuda") if hooks else None
     same, differ, only_symbol, only_look_up, newer = 0, [], [], [], 0
     for line in open(table, encoding="ascii"):
         if line.startswith("#"):
