@@ -204,7 +204,7 @@ class Node {
   Result<void> check_memory_change(Grant& grant, int64_t units);
 
   // node_pods.cc
-  Result<GrantAnswer> try_grant_for_pod(const PodGrantRequest& request);
+  Error too_much(const std::vector<GrantCard>& cards, Error otherwise) const;
   Result<std::unique_ptr<Grant>> make_pod_grant(const PodGrantRequest& request);
   Result<GrantAnswer> book(std::unique_ptr<Grant> made, const core::Placement& placement,
                            std::vector<std::string> notes);

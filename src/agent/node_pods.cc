@@ -5,9 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <ctime>
-#include <thread>
 
 #include "agent/node.h"
 #include "base/log.h"
@@ -17,8 +15,6 @@ namespace sluice::agent {
 namespace {
 
 constexpr int64_t kMib = 1 << 20;
-// A pod that takes the place of one that has just ended may be here before the last word about that one.
-constexpr auto kCapacityWait = std::chrono::milliseconds(3000);
 
 bool same_shares(const std::vector<RecordShare>& a, const std::vector<RecordShare>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const RecordShare& x, const RecordShare& y) {
@@ -28,15 +24,26 @@ bool same_shares(const std::vector<RecordShare>& a, const std::vector<RecordShar
 
 }  // namespace
 
-Result<GrantAnswer> Node::grant_for_pod(const PodGrantRequest& request) {
-  for (const auto end = std::chrono::steady_clock::now() + kCapacityWait;;) {
-    Result<GrantAnswer> answer = try_grant_for_pod(request);
-    if (answer || answer.error().code != ErrorCode::kExhausted || std::chrono::steady_clock::now() > end) return answer;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+// Rule, need, have, in the scheduler's words.
+Error Node::too_much(const std::vector<GrantCard>& cards, Error otherwise) const {
+  for (const GrantCard& wanted : cards) {
+    for (const core::Card& card : core_.cards) {
+      if (card.index != wanted.share.card_index) continue;
+      if (card.free_units < wanted.share.units) {
+        return exhausted(fmt::format("card memory: needs {} units of card {}, has {} free", wanted.share.units,
+                                     card.index, card.free_units));
+      }
+      if (card.free_core_milli < wanted.share.core_milli) {
+        return exhausted(fmt::format("card compute: needs {} % of card {}, has {} % free", wanted.share.core_milli / 10,
+                                     card.index, card.free_core_milli / 10));
+      }
+    }
   }
+  otherwise.code = ErrorCode::kExhausted;
+  return otherwise;
 }
 
-Result<GrantAnswer> Node::try_grant_for_pod(const PodGrantRequest& request) {
+Result<GrantAnswer> Node::grant_for_pod(const PodGrantRequest& request) {
   std::lock_guard guard(mutex_);
   if (auto known = grants_.find(request.id); known != grants_.end()) {
     const Grant& grant = *known->second;
@@ -61,7 +68,7 @@ Result<GrantAnswer> Node::try_grant_for_pod(const PodGrantRequest& request) {
   for (const GrantCard& card : (*made)->cards) placement.shares.push_back(card.share);
   // Asked before anything is made, so that a refusal leaves nothing to clear away.
   core::Node probe = core_;
-  if (Result<void> fits = core::take(probe, placement); !fits) return std::move(fits.error());
+  if (Result<void> fits = core::take(probe, placement); !fits) return too_much((*made)->cards, std::move(fits.error()));
   GrantRecord& record = (*made)->record;
   PageSpec spec{record.id, record.name, static_cast<uint32_t>((*made)->cards.size()), ::geteuid(), true};
   Result<std::shared_ptr<GrantPages>> pages = GrantPages::create(grants_directory_.get(), grants_path_, spec);
@@ -138,7 +145,7 @@ void Node::end_pod_grant(uint64_t id) {
   for (const GrantCard& card : grant.cards) {
     if (card.watch->any_alive() || card.watch->any_waiting()) return;  // the watchdog's probe ends it
   }
-  end_grant(id, "its pod has gone");
+  end_grant(id, "its container has ended for good");
 }
 
 std::optional<GrantRecord> Node::record_of(uint64_t id) {
@@ -163,7 +170,14 @@ std::vector<GrantRecord> Node::pod_records() {
 std::vector<CardFacts> Node::card_facts() {
   std::lock_guard guard(mutex_);
   std::vector<CardFacts> facts;
+  // A lost card whose place another has taken, and that holds nothing any more, has been exchanged.
+  auto exchanged = [this](const CardUnit& unit) {
+    if (!unit.lost || unit.info.minor < 0 || kind_on(unit.info.index) != core::Kind::kNone) return false;
+    return std::any_of(units_.begin(), units_.end(),
+                       [&](const auto& other) { return !other->lost && other->info.minor == unit.info.minor; });
+  };
   for (const auto& unit : units_) {
+    if (exchanged(*unit)) continue;
     CardFacts one;
     one.info = unit->info;
     one.usable = unit->lock.valid() && !unit->lost;

@@ -104,7 +104,21 @@ std::map<std::string, PluginSet::Wanted> KubernetesAgent::offers(const std::vect
   return wanted;
 }
 
+// Keys are changed by changing files (a mounted secret): they are read again now and then. What cannot be read leaves
+// the keys as they are.
+void KubernetesAgent::renew_keys() {
+  constexpr auto kEvery = std::chrono::seconds(20);
+  if (Clock::now() - keys_read_at_ < kEvery) return;
+  keys_read_at_ = Clock::now();
+  Result<std::optional<kube::Verifier>> keys = load_keys(options_.allocation_keys);
+  if (keys)
+    grants_->set_verifier(std::move(*keys));
+  else
+    log::warning("the scheduler's public keys cannot be read again", {{"reason", keys.error().message}});
+}
+
 void KubernetesAgent::decide() {
+  renew_keys();
   std::optional<NodeFacts> facts;
   {
     std::lock_guard guard(mutex_);
@@ -158,6 +172,15 @@ void KubernetesAgent::write_face(const NodeFacts& facts, const std::vector<agent
       input.enforce_problem = fine.error().message;
       input.enforce_reason = "CdiOff";
     }
+    std::lock_guard guard(observe_mutex_);
+    const auto bare = std::find_if(mounted_.begin(), mounted_.end(), [](const auto& entry) { return !entry.second; });
+    if (input.enforce_problem.empty() && bare != mounted_.end()) {
+      input.enforce_problem = fmt::format(
+          "container {} runs without its grant: the container runtime does not apply CDI specs from {}; switch CDI on "
+          "(containerd: enable_cdi = true) or start the agent with --delivery env",
+          bare->first.substr(0, 12), options_.cdi_directory);
+      input.enforce_reason = "CdiOff";
+    }
   }
   const NodePatches patches = plan_patches(facts.face, wanted_face(input),
                                            fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));
@@ -177,15 +200,9 @@ void KubernetesAgent::write_face(const NodeFacts& facts, const std::vector<agent
 bool KubernetesAgent::patch(const std::string& subresource, const json::Object& body) {
   const kube::ApiAnswer answer =
       api_->patch(kube::node_path(options_.node_name, subresource), kube::PatchKind::kStrategicMerge, body);
-  if (!answer.ok()) {
-    log::warning("the node object cannot be patched", {{"reason", answer.to_error("node").message}});
-    return false;
-  }
-  if (answer.body.is_object()) {
-    std::lock_guard guard(mutex_);
-    facts_ = read_node(answer.body.get_object());
-  }
-  return true;
+  // The answer's object is not taken over: the watch may have shown a newer one meanwhile.
+  if (!answer.ok()) log::warning("the node object cannot be patched", {{"reason", answer.to_error("node").message}});
+  return answer.ok();
 }
 
 // What the watchdog of cards and pages has noticed (strangers are told by their own part).

@@ -49,6 +49,8 @@ std::vector<std::string> pems_in(const std::string& text) {
   return out;
 }
 
+}  // namespace
+
 Result<std::optional<kube::Verifier>> load_keys(const std::vector<std::string>& paths) {
   std::vector<std::string> pems;
   for (const std::string& path : paths) {
@@ -64,8 +66,6 @@ Result<std::optional<kube::Verifier>> load_keys(const std::vector<std::string>& 
   if (!verifier) return std::move(verifier.error()).wrap("the scheduler's public key");
   return std::optional<kube::Verifier>(std::move(*verifier));
 }
-
-}  // namespace
 
 KubernetesAgent::KubernetesAgent(Options options)
     : options_(std::move(options)),
@@ -137,6 +137,7 @@ Result<void> KubernetesAgent::open_cluster() {
   if (!endpoint) return std::move(endpoint.error());
   Result<std::optional<kube::Verifier>> keys = load_keys(options_.allocation_keys);
   if (!keys) return std::move(keys.error());
+  keys_read_at_ = std::chrono::steady_clock::now();
   if (!*keys) log::warning("no --allocation-key: no pod can be given a share until there is one");
   Result<std::string> libraries = install_libraries(options_.library_directory, options_.state_directory);
   if (!libraries) return std::move(libraries.error());

@@ -30,6 +30,9 @@ namespace sluice::node {
 // The whole program; its exit code.
 int run_kubernetes(int argc, char** argv);
 
+// The scheduler's public keys from PEM files, several in one file too; nullopt: no file.
+Result<std::optional<kube::Verifier>> load_keys(const std::vector<std::string>& paths);
+
 class KubernetesAgent final : public kube::ReflectorSink {
  public:
   explicit KubernetesAgent(Options options);
@@ -66,6 +69,7 @@ class KubernetesAgent final : public kube::ReflectorSink {
   Result<void> open_cluster();
   void poke();  // look again soon
   void decide();
+  void renew_keys();
   void decide_mode(const NodeFacts& facts);
   std::map<std::string, PluginSet::Wanted> offers(const std::vector<agent::CardFacts>& cards);
   bool whole_cards_free(const NodeFacts& facts);
@@ -74,6 +78,8 @@ class KubernetesAgent final : public kube::ReflectorSink {
   void tell_agent_events();
   // observe.cc
   std::vector<PodOnNode> pods_on_node() const;
+  std::vector<ContainerGrant> containers();
+  void look_at_mounts(const std::vector<ContainerGrant>& grants);
   void observe_loop();
   std::string metrics_text();
 
@@ -108,6 +114,7 @@ class KubernetesAgent final : public kube::ReflectorSink {
   std::chrono::steady_clock::time_point next_patch_{};
   std::chrono::milliseconds patch_backoff_{0};
   int64_t last_event_ms_ = 0;
+  std::chrono::steady_clock::time_point keys_read_at_{};
   std::atomic<bool> ready_{false};
   std::atomic<core::NodeMode> mode_shown_{core::NodeMode::kDefault};
   std::atomic<uint64_t> registrations_{0};
@@ -116,6 +123,7 @@ class KubernetesAgent final : public kube::ReflectorSink {
   std::condition_variable observe_wake_;
   bool observe_stop_ = false;
   std::vector<Stranger> strangers_;
+  std::map<std::string, bool> mounted_;  // running containers by id: whether the grant is mounted in them
   std::thread observer_;
 };
 

@@ -1,10 +1,16 @@
 // What the agent notices and shows: processes on cards without a grant, once a second; metrics, when they are fetched.
+#include <dirent.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdlib>
+
+#include "base/files.h"
 #include "base/log.h"
 #include "node/cgroup.h"
 #include "node/kubernetes_agent.h"
 #include "node/metrics.h"
+#include "page/grant.h"
 
 namespace sluice::node {
 namespace {
@@ -29,6 +35,50 @@ std::vector<PodOnNode> KubernetesAgent::pods_on_node() const {
   return out;
 }
 
+// Whether a container got what its spec says: seen in the mounts of a process of it, once per container. (A runtime
+// with CDI switched off starts containers all the same.)
+void KubernetesAgent::look_at_mounts(const std::vector<ContainerGrant>& grants) {
+  std::set<std::string> unseen;
+  {
+    std::lock_guard guard(observe_mutex_);
+    std::set<std::string> running;
+    for (const ContainerGrant& grant : grants) {
+      const bool guarded = !grant.container_id.empty() && !grant.whole_cards && grant.problem.empty();
+      if (!guarded) continue;
+      running.insert(grant.container_id);
+      if (!mounted_.contains(grant.container_id)) unseen.insert(grant.container_id);
+    }
+    std::erase_if(mounted_, [&](const auto& entry) { return !running.contains(entry.first); });
+  }
+  if (unseen.empty()) return;
+  DIR* proc = ::opendir("/proc");
+  if (proc == nullptr) return;
+  while (const dirent* entry = ::readdir(proc)) {
+    if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
+    std::optional<ProcessSeen> process = look_at_process(std::strtol(entry->d_name, nullptr, 10));
+    if (!process || !process->owner || !unseen.contains(process->owner->container_id)) continue;
+    if (process->command.starts_with("runc")) continue;  // on its way into the container
+    Result<std::string> mounts = read_file(fmt::format("/proc/{}/mountinfo", process->pid), 4 << 20);
+    if (!mounts || mounts->empty()) continue;
+    const bool mounted = mounts->find(fmt::format(" {} ", page::kUsagePath)) != std::string::npos;
+    std::lock_guard guard(observe_mutex_);
+    mounted_[process->owner->container_id] = mounted;
+    unseen.erase(process->owner->container_id);
+  }
+  ::closedir(proc);
+}
+
+std::vector<ContainerGrant> KubernetesAgent::containers() {
+  std::vector<ContainerGrant> grants = grants_->list();
+  std::lock_guard guard(observe_mutex_);
+  for (ContainerGrant& grant : grants) {
+    auto seen = mounted_.find(grant.container_id);
+    if (grant.problem.empty() && seen != mounted_.end() && !seen->second)
+      grant.problem = "the container runs without its grant: CDI is switched off";
+  }
+  return grants;
+}
+
 void KubernetesAgent::observe_loop() {
   StrangerOptions options;
   options.policy = options_.stop_strangers ? StrangerPolicy::kStop : StrangerPolicy::kReport;
@@ -42,6 +92,7 @@ void KubernetesAgent::observe_loop() {
     if (is_sharing(mode_shown_.load()) && pods_->listed()) {
       const agent::ListAnswer list = node_->list(own_peer());
       const std::vector<ContainerGrant> grants = grants_->list();
+      if (options_.delivery == DeliveryKind::kCdi) look_at_mounts(grants);
       const std::vector<PodOnNode> pods = pods_on_node();
       found = watch.look({&list.cards, &grants, &pods, [](int64_t pid) { return look_at_process(pid); }});
     }
@@ -65,7 +116,7 @@ std::string KubernetesAgent::metrics_text() {
   snapshot.node_name = options_.node_name;
   snapshot.mode = mode_word(mode_shown_);
   snapshot.node = node_->list(own_peer());
-  snapshot.containers = grants_->list();
+  snapshot.containers = containers();
   snapshot.device_series = !options_.no_device_series;
   {
     std::lock_guard guard(observe_mutex_);

@@ -115,7 +115,13 @@ Result<void> PodGrants::restore() {
   return {};
 }
 
-Result<ContainerEdits> PodGrants::edits_for(const Slot& slot, const agent::GrantAnswer* answer, int64_t pod_units) {
+void PodGrants::set_verifier(std::optional<kube::Verifier> verifier) {
+  std::lock_guard guard(mutex_);
+  verifier_ = std::move(verifier);
+}
+
+Result<ContainerEdits> PodGrants::edits_for(const Slot& slot, const agent::GrantAnswer* answer, int64_t pod_units,
+                                            std::vector<std::string> more_nodes) {
   Result<Driver> driver = find_driver(options_.driver_root);
   if (!driver) return std::move(driver.error());
   Delivery delivery;
@@ -125,6 +131,7 @@ Result<ContainerEdits> PodGrants::edits_for(const Slot& slot, const agent::Grant
   delivery.usage_file = fmt::format("{}/grants/{}/usage.d/usage", options_.run_directory, grant);
   delivery.libraries = slot.libraries.empty() ? options_.libraries : slot.libraries;
   delivery.pod_units = pod_units;
+  delivery.more_nodes = std::move(more_nodes);
   if (answer != nullptr) {
     delivery.guest = answer->isolate;
     for (const agent::GrantCardAnswer& card : answer->cards)

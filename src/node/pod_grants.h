@@ -40,6 +40,7 @@ struct PodGrantsOptions {
   DeliveryKind delivery = DeliveryKind::kCdi;
   bool allow_priority = false;
   int owner_wait_ms = 8000;       // for record and watch to agree on whose a container is; the kubelet gives 30 s
+  int capacity_wait_ms = 3000;    // for the last word about a pod that has just ended and whose place is taken
   int allocation_wait_ms = 5000;  // for the allocation of a pod that was bound without one
 };
 
@@ -59,6 +60,7 @@ class PodGrants {
   void sweep();
 
   void set_mode(core::NodeMode mode) { mode_ = mode; }
+  void set_verifier(std::optional<kube::Verifier> verifier);
   // Id numbers that containers hold or are about to, of one resource with this letter.
   std::set<int64_t> held(const std::string& resource, char letter);
   // Ids of containers that hold whole cards.
@@ -96,15 +98,19 @@ class PodGrants {
   void remember(const LocalPod& pod, const std::optional<RecordedPod>& record,
                 std::chrono::steady_clock::time_point asked_at);
 
-  Result<void> fill(const OwnerQuestion& question, const Owner& owner);
+  Result<void> fill(const OwnerQuestion& question, Owner owner);
+  Result<void> fill_once(const OwnerQuestion& question, const Owner& owner, const kube::Allocation* allocation);
   Result<Wanted> wanted_of(const LocalPod& pod, const kube::Allocation* allocation, const std::string& container,
                            const OwnerQuestion& question) const;
   Result<std::optional<kube::Allocation>> allocation_of(LocalPodPtr& pod);
-  void release_others(const Owner& owner, size_t first, const std::set<uint64_t>& kept);
+  void release_others(const Owner& owner, size_t starting, const std::set<uint64_t>& kept);
   Result<void> write_out(const Slot& slot, const agent::GrantAnswer* answer, int64_t pod_units);
-  Result<ContainerEdits> edits_for(const Slot& slot, const agent::GrantAnswer* answer, int64_t pod_units);
+  Result<ContainerEdits> edits_for(const Slot& slot, const agent::GrantAnswer* answer, int64_t pod_units,
+                                   std::vector<std::string> more_nodes = {});
   Result<void> save(const Slot& slot);
   Result<ContainerAnswer> answer_by_guess(Slot& slot);
+  Result<std::vector<Slot>> claim_slots(const OwnerQuestion& question, const Owner& owner, size_t chosen, bool equal,
+                                        const std::string& container);
   void forget(uint64_t slot);
   void drop_orphans();
   std::string slot_path(uint64_t slot) const;
@@ -121,7 +127,7 @@ class PodGrants {
   std::atomic<core::NodeMode> mode_{core::NodeMode::kDefault};
   Counters counters_;
 
-  mutable std::mutex mutex_;  // slots_, known_
+  mutable std::mutex mutex_;  // slots_, known_, verifier_
   SlotTable slots_;
   std::map<std::string, Known> known_;  // the kubelet's record by pod UID
 

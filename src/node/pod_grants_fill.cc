@@ -20,11 +20,16 @@ constexpr auto kPoll = std::chrono::milliseconds(100);
 // Sluice's scheduler gets its record a moment later, so it is waited for. `pod` becomes the newest copy.
 Result<std::optional<kube::Allocation>> PodGrants::allocation_of(LocalPodPtr& pod) {
   if (pod->kind() == PodKind::kWhole) return std::optional<kube::Allocation>();
-  if (!verifier_) return unavailable("no public key of the scheduler is set (--allocation-key); no card can be given");
+  std::optional<kube::Verifier> verifier;
+  {
+    std::lock_guard guard(mutex_);
+    verifier = verifier_;
+  }
+  if (!verifier) return unavailable("no public key of the scheduler is set (--allocation-key); no card can be given");
   const auto end = Clock::now() + std::chrono::milliseconds(options_.allocation_wait_ms);
   while (true) {
     Result<kube::Allocation> allocation =
-        kube::read_allocation(pod->pod.annotations, pod->pod.uid, options_.node_name, *verifier_);
+        kube::read_allocation(pod->pod.annotations, pod->pod.uid, options_.node_name, *verifier);
     if (allocation) return std::optional<kube::Allocation>(std::move(*allocation));
     if (allocation.error().code != ErrorCode::kNotFound) {
       ++counters_.bad_records;
@@ -87,9 +92,9 @@ agent::PodGrantRequest PodGrants::request_for(const Slot& slot, const LocalPod& 
 // When an ordinary init container starts, the pod's other containers but sidecars are not running; when a main one
 // starts, its init containers have ended. What those held on the cards is given back, so that a pod is charged as
 // Kubernetes counts it: the larger of the two, not the sum.
-void PodGrants::release_others(const Owner& owner, size_t first, const std::set<uint64_t>& kept) {
+void PodGrants::release_others(const Owner& owner, size_t starting, const std::set<uint64_t>& kept) {
   const auto& shares = owner.pod->request.shares;
-  const bool init_starts = shares[first].role == core::ContainerRole::kInit;
+  const bool init_starts = shares[starting].role == core::ContainerRole::kInit;
   std::set<uint64_t> ended;
   {
     std::lock_guard guard(mutex_);
@@ -100,7 +105,7 @@ void PodGrants::release_others(const Owner& owner, size_t first, const std::set<
                                 [&](const core::ContainerShare& one) { return one.name == slot.owner.container; });
       if (share == shares.end() || share->role == core::ContainerRole::kSidecar) continue;
       const bool is_init = share->role == core::ContainerRole::kInit;
-      const bool over = is_init ? static_cast<size_t>(share - shares.begin()) < first || !init_starts : init_starts;
+      const bool over = is_init ? static_cast<size_t>(share - shares.begin()) < starting || !init_starts : init_starts;
       if (!over) continue;
       ended.insert(slot.grant);
       slot.grant = 0;
@@ -111,76 +116,89 @@ void PodGrants::release_others(const Owner& owner, size_t first, const std::set<
   for (uint64_t grant : ended) node_.end_pod_grant(grant);
 }
 
-Result<void> PodGrants::fill(const OwnerQuestion& question, const Owner& found) {
-  Owner owner = found;
-  const bool compute = question.resource == core::kResourceCore;
+Result<void> PodGrants::fill(const OwnerQuestion& question, Owner owner) {
   Result<std::optional<kube::Allocation>> allocation = std::optional<kube::Allocation>();
-  if (!compute) {
+  if (question.resource != core::kResourceCore) {
     allocation = allocation_of(owner.pod);
     if (!allocation) {
       complain(*owner.pod, "SluiceNoAllocation", allocation.error().message);
       return std::move(allocation.error());
     }
   }
+  for (const auto end = Clock::now() + std::chrono::milliseconds(options_.capacity_wait_ms);;) {
+    Result<void> done = fill_once(question, owner, *allocation ? &**allocation : nullptr);
+    if (done) return done;
+    if (done.error().code != ErrorCode::kExhausted || Clock::now() >= end) {
+      complain(*owner.pod, "SluiceCardRefused", done.error().message);
+      return done;
+    }
+    std::this_thread::sleep_for(kPoll);
+    // The status may have moved on: an init container whose share stands in the way has ended.
+    if (LocalPodPtr newer = pods_.find(owner.pod->pod.uid); newer != nullptr) owner.pod = newer;
+  }
+}
+
+Result<void> PodGrants::fill_once(const OwnerQuestion& question, const Owner& owner,
+                                  const kube::Allocation* allocation) {
+  const bool compute = question.resource == core::kResourceCore;
   std::lock_guard one_at_a_time(filling_);
   const kube::Pod& pod = owner.pod->pod;
+  const auto& shares = owner.pod->request.shares;
   // Equal containers that use one set of ids after another share one grant. Unequal ones cannot: the one that starts
   // now, by the pod's status, gets its own.
   std::vector<Wanted> all;
-  for (size_t position : owner.containers) {
-    if (compute) break;
-    Result<Wanted> wanted = wanted_of(*owner.pod, *allocation ? &**allocation : nullptr,
-                                      owner.pod->request.shares[position].name, question);
-    if (!wanted) {
-      complain(*owner.pod, "SluiceBadAllocation", wanted.error().message);
-      return std::move(wanted.error());
-    }
+  for (size_t i = 0; i < owner.containers.size() && !compute; ++i) {
+    Result<Wanted> wanted = wanted_of(*owner.pod, allocation, shares[owner.containers[i]].name, question);
+    if (!wanted) return std::move(wanted.error());
     all.push_back(std::move(*wanted));
   }
   const bool equal =
       std::all_of(all.begin(), all.end(), [&](const Wanted& w) { return w.shares == all.front().shares; });
   const size_t chosen = equal ? owner.containers.size() - 1 : starting_now(owner);
-  const size_t first = equal ? owner.containers.front() : owner.containers[chosen];
-  const std::string& container = owner.pod->request.shares[owner.containers[chosen]].name;
-
-  std::vector<Slot> slots;
-  {
-    std::lock_guard guard(mutex_);
-    std::vector<uint64_t> ids = slots_.with_ids(question.resource, question.ids, pod.uid);
-    // The last slots are this pod's, one per container; before them may stand those of a pod that was turned away.
-    if (!equal && ids.size() >= owner.containers.size()) ids = {ids[ids.size() - owner.containers.size() + chosen]};
-    uint64_t grant = 0;
-    for (uint64_t id : ids) grant = grant == 0 ? slots_.find(id)->grant : grant;
-    for (uint64_t id : ids) {
-      Slot& slot = *slots_.find(id);
-      slot.owner = {pod.uid, pod.name_space, pod.name, container};
-      if (!compute) slot.grant = grant == 0 ? ids.back() : grant;
-      if (Result<void> saved = save(slot); !saved) return saved;
-      slots.push_back(slot);
-    }
-  }
+  const size_t starting = owner.containers[starting_now(owner)];
+  const std::string& container = shares[owner.containers[chosen]].name;
+  Result<std::vector<Slot>> slots = claim_slots(question, owner, chosen, equal, container);
+  if (!slots) return std::move(slots.error());
   if (compute) return {};
-  if (slots.empty()) {
-    Error error = unavailable(fmt::format(
-        "no slot is known for the device ids of container {}: the agent's records were lost; delete the pod",
-        container));
-    complain(*owner.pod, "SluiceSlotLost", error.message);
-    return error;
+  if (slots->empty()) {
+    return unavailable(
+        fmt::format("no slot is known for the device ids of container {} of {}: the agent's records were "
+                    "lost; delete the pod",
+                    container, pod.full_name()));
   }
-  release_others(owner, first, {slots.front().grant});
+  release_others(owner, starting, {slots->front().grant});
   Result<agent::GrantAnswer> answer =
-      node_.grant_for_pod(request_for(slots.front(), *owner.pod, container, all[chosen]));
-  if (!answer) {
-    complain(*owner.pod, "SluiceCardRefused", fmt::format("container {}: {}", container, answer.error().message));
-    return std::move(answer.error());
-  }
-  for (const Slot& slot : slots) {
-    if (Result<void> written = write_out(slot, &*answer, all[chosen].pod_units); !written) {
-      complain(*owner.pod, "SluiceSpecNotWritten", written.error().message);
-      return written;
-    }
+      node_.grant_for_pod(request_for(slots->front(), *owner.pod, container, all[chosen]));
+  if (!answer) return std::move(answer.error()).wrap(fmt::format("container {}", container));
+  for (const Slot& slot : *slots) {
+    if (Result<void> written = write_out(slot, &*answer, all[chosen].pod_units); !written) return written;
   }
   return {};
+}
+
+// The slots that stand for these ids become the container's, on disk too. With `equal` all of them; else the one of the
+// container at owner.containers[chosen].
+Result<std::vector<Slot>> PodGrants::claim_slots(const OwnerQuestion& question, const Owner& owner, size_t chosen,
+                                                 bool equal, const std::string& container) {
+  const kube::Pod& pod = owner.pod->pod;
+  std::lock_guard guard(mutex_);
+  std::vector<uint64_t> ids = slots_.with_ids(question.resource, question.ids, pod.uid);
+  // The last slots are this pod's, one per container; before them may stand those of a pod that was turned away.
+  if (!equal && ids.size() >= owner.containers.size()) ids = {ids[ids.size() - owner.containers.size() + chosen]};
+  uint64_t grant = 0;
+  for (uint64_t id : ids) grant = grant == 0 ? slots_.find(id)->grant : grant;
+  std::vector<Slot> claimed;
+  for (uint64_t id : ids) {
+    Slot& slot = *slots_.find(id);
+    const Slot before = slot;
+    slot.owner = {pod.uid, pod.name_space, pod.name, container};
+    if (question.resource != core::kResourceCore) slot.grant = grant == 0 ? ids.back() : grant;
+    if (!(slot == before)) {
+      if (Result<void> saved = save(slot); !saved) return std::move(saved.error());
+    }
+    claimed.push_back(slot);
+  }
+  return claimed;
 }
 
 // Delivery without CDI: what the container is told of its card is final now, before the kubelet says whose it is. The
@@ -189,7 +207,7 @@ Result<void> PodGrants::fill(const OwnerQuestion& question, const Owner& found) 
 // on different cards shows in the environment's card number and UUID alone. Every card's device node is handed in, the
 // page says which of them the programs may see.
 Result<ContainerAnswer> PodGrants::answer_by_guess(Slot& slot) {
-  std::vector<agent::CardFacts> cards = node_.card_facts();
+  const std::vector<agent::CardFacts> cards = node_.card_facts();
   LocalPodPtr guess;
   for (const LocalPodPtr& pod : pods_.all()) {
     if (pod->pod.terminal() || pod->kind() == PodKind::kNone) continue;
@@ -231,17 +249,13 @@ Result<ContainerAnswer> PodGrants::answer_by_guess(Slot& slot) {
       for (const kube::CardShare& card : allocation->containers[slot.guess.container]) add(card.uuid, card.units);
     }
   }
-  Result<ContainerEdits> edits = edits_for(slot, &answer, pod_units);
-  if (!edits) return std::move(edits.error());
-  ContainerAnswer out = to_answer(*edits);
-  std::set<std::string> named;
-  for (const PluginDeviceNode& node : out.device_nodes) named.insert(node.host_path);
+  std::vector<std::string> nodes;
   for (const agent::CardFacts& card : cards) {
-    const std::string path = fmt::format("/dev/nvidia{}", card.info.minor);
-    if (card.info.minor >= 0 && !edits->simulated && named.insert(path).second)
-      out.device_nodes.push_back({path, path, "rw"});
+    if (card.info.minor >= 0) nodes.push_back(fmt::format("/dev/nvidia{}", card.info.minor));
   }
-  return out;
+  Result<ContainerEdits> edits = edits_for(slot, &answer, pod_units, nodes);
+  if (!edits) return std::move(edits.error());
+  return to_answer(*edits);
 }
 
 }  // namespace sluice::node

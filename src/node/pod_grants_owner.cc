@@ -120,7 +120,14 @@ Result<Owner> PodGrants::ask_pods(const OwnerQuestion& question, Clock::time_poi
     if (Result<void> asked = ask_pod(candidate.pod); !asked) return std::move(asked.error());
   }
   std::vector<OwnerCandidate> now = candidates();
-  bool settled = std::any_of(now.begin(), now.end(), holds);
+  // Ids that were handed out once are one pod's; those that several slots share may be recorded for two pods, which
+  // only the whole record shows.
+  bool once = false;
+  {
+    std::lock_guard guard(mutex_);
+    once = slots_.overlapping(question.resource, question.ids) <= 1;
+  }
+  bool settled = once && std::any_of(now.begin(), now.end(), holds);
   std::stable_partition(now.begin(), now.end(), [&](const OwnerCandidate& candidate) {
     const auto& shares = candidate.pod->request.shares;
     return std::any_of(shares.begin(), shares.end(), [&](const core::ContainerShare& share) {
@@ -131,7 +138,7 @@ Result<Owner> PodGrants::ask_pods(const OwnerQuestion& question, Clock::time_poi
     if (settled) break;
     if (complete(candidate.pod) || fresh(candidate.pod)) continue;
     if (Result<void> asked = ask_pod(candidate.pod); !asked) return std::move(asked.error());
-    for (const OwnerCandidate& again : candidates()) settled = settled || holds(again);
+    for (const OwnerCandidate& again : candidates()) settled = settled || (once && holds(again));
   }
   return find_owner(question, candidates());
 }

@@ -105,6 +105,18 @@ std::vector<uint64_t> SlotTable::with_ids(const std::string& resource, const std
   return out;
 }
 
+size_t SlotTable::overlapping(const std::string& resource, const std::vector<std::string>& ids) const {
+  size_t count = 0;
+  for (const auto& [id, slot] : slots_) {
+    if (slot.resource != resource) continue;
+    const bool shared = std::any_of(slot.ids.begin(), slot.ids.end(), [&](const std::string& one) {
+      return std::binary_search(ids.begin(), ids.end(), one);
+    });
+    count += shared ? 1 : 0;
+  }
+  return count;
+}
+
 std::vector<uint64_t> SlotTable::of_pod(const std::string& pod_uid) const {
   std::vector<uint64_t> out;
   for (const auto& [id, slot] : slots_) {

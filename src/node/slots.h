@@ -54,6 +54,8 @@ class SlotTable {
   // Slots with exactly these ids that are nobody's or this pod's, oldest call first.
   std::vector<uint64_t> with_ids(const std::string& resource, const std::vector<std::string>& ids,
                                  const std::string& pod_uid) const;
+  // How many slots share an id with these.
+  size_t overlapping(const std::string& resource, const std::vector<std::string>& ids) const;
   std::vector<uint64_t> of_pod(const std::string& pod_uid) const;
 
  private:

@@ -248,7 +248,7 @@ class Kubelet:
         self.server.start()
 
     def stop(self):
-        for channel in self.plugins.values():
+        for channel in list(self.plugins.values()):
             channel.close()
         self.server.stop(0).wait()
         self.records_server.stop(0).wait()
@@ -313,8 +313,9 @@ class Kubelet:
                                                   answer_type.FromString)
         return call(request, timeout=30)
 
-    def admit(self, pod, reuse=True):
-        """Allocates for every container, init containers first; the record shows all but ordinary init containers."""
+    def admit(self, pod, reuse=True, twice=None):
+        """Allocates for every container, init containers first; the record shows all but ordinary init containers.
+        twice: ids that are handed out although they are taken, by resource (a fault of kubelets up to 1.37)."""
         uid = pod["metadata"]["uid"]
         key = (pod["metadata"]["namespace"], pod["metadata"]["name"])
         self.records[key] = {}
@@ -334,6 +335,7 @@ class Kubelet:
                     raise RuntimeError(f"UnexpectedAdmissionError: {resource}: requested {need}, "
                                        f"available {len(ids) + len(free)}")
                 ids += free[:need - len(ids)]
+                ids = (twice or {}).get(resource, ids)
                 request = self.pb.AllocateRequest()
                 request.container_requests.add(device_ids=ids)
                 answer = self.call(resource, "Allocate", request, self.pb.AllocateResponse)
@@ -451,7 +453,9 @@ class Node:
         return self
 
     def cards(self):
-        return json.loads(self.api.node()["metadata"]["annotations"]["sluice.dev/cards"])
+        eventually("the cards on the node", lambda: "sluice.dev/cards" in self.api.node()["metadata"]["annotations"])
+        annotations = self.api.node()["metadata"]["annotations"]
+        return json.loads(annotations["sluice.dev/cards"])
 
     # -- pods
     def make_pod(self, containers=None, init=None, name=None, count=None, allocation="auto", card=0, labels=None):
@@ -482,17 +486,18 @@ class Node:
         if len(chosen) > 1:
             pod["metadata"]["labels"]["aliyun.com/gpu-count"] = str(len(chosen))
         if allocation == "auto":
-            self.sign(pod, chosen, {**(init or {}), **containers})
+            self.sign(pod, chosen, {**(init or {}), **containers}, set(init or {}))
         self.api.put("pods", pod)
         return pod
 
-    def sign(self, pod, cards, containers):
+    def sign(self, pod, cards, containers, init=()):
         n = len(cards)
 
         def shares(units, percent):
             return [{"index": c["index"], "uuid": c["uuid"], "units": units // n, "core_milli": percent * 10 // n}
                     for c in cards]
-        total = [sum(v[0] for v in containers.values()), sum(v[1] for v in containers.values())]
+        total = [max([sum(v[i] for k, v in containers.items() if k not in init)] +
+                     [v[i] for k, v in containers.items() if k in init]) for i in (0, 1)]
         record = json.dumps({"version": 1, "cards": shares(*total),
                              "containers": {k: shares(v[0], v[1]) for k, v in containers.items() if v[0]}})
         text = f"sluice allocation 1\n{pod['metadata']['uid']}\nnode-a\n{record}"

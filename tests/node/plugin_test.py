@@ -125,14 +125,12 @@ def same_ids_recorded_for_two_pods():
         node.wait_offered()
         first, second = node.make_pod({"main": (4, 10)}), node.make_pod({"main": (4, 10)})
         node.kubelet.admit(first)
-        node.kubelet.admit(second)
-        # The kubelet's fault: ids in flight are handed on.
-        ids = node.kubelet.taken[(first["metadata"]["uid"], "main", MEMORY)]
-        node.kubelet.taken[(second["metadata"]["uid"], "main", MEMORY)] = ids
-        node.kubelet.records[("team", second["metadata"]["name"])]["main"][MEMORY] = ids
+        node.kubelet.admit(second, twice={MEMORY: node.kubelet.taken[(first["metadata"]["uid"], "main", MEMORY)]})
         refused(node, second, "main", "same device ids")
         # One of them goes: the other starts with its own grant.
         node.delete_pod(first)
+        node.kubelet.start_container(second, "main")
+        assert node.grant(second, "main") == {0: (32510 * 4 // 31, 100)}
 
 
 def containers_of_one_pod():
@@ -329,8 +327,8 @@ def a_sick_card_keeps_what_is_held():
         pod = node.make_pod({"main": (10, 30)}, card=0)
         node.kubelet.admit(pod)
         node.kubelet.start_container(pod, "main")
-        sim = [f"{fake_node.BUILD}/bin/sluice-sim", "set", f"{node.driver}/state", "--card", "0"]
-        subprocess.run([*sim, "gpu_lost=1"], check=True)
+        sim = [f"{fake_node.BUILD}/bin/sluice-sim", "fault", f"{node.driver}/state/card0"]
+        subprocess.run([*sim, "error", "nvmlDeviceGetMemoryInfo", "15"], check=True)  # the GPU is lost
         # Free units of card 0 are taken away, the ten that are held stay: 31 - 10 of 62 and 100 - 30 of 200.
         node.wait_offered(62 - 21, 200 - 70)
         held = node.kubelet.taken[(pod["metadata"]["uid"], "main", MEMORY)]
@@ -339,9 +337,23 @@ def a_sick_card_keeps_what_is_held():
         assert [c["healthy"] for c in node.cards()] == [False, True]
         eventually("event", lambda: node.api.event_texts("SluiceCardLost"))
         node.kubelet.start_container(pod, "main")  # a restart of its container is let through
-        subprocess.run([*sim, "gpu_lost=0"], check=True)
+        subprocess.run([*sim, "clear"], check=True)
         node.wait_offered(62, 200)
         eventually("condition", lambda: node.api.condition("SluiceCardsHealthy")["status"] == "True")
+        # Exchanged for another: what the pod holds of the old one is still counted, then the old one is forgotten.
+        subprocess.run([*sim, "lost"], check=True)
+        node.wait_offered(62 - 21, 200 - 70)
+        old = node.cards()[0]["uuid"]
+        subprocess.run([*sim, "back"], check=True)
+        node.wait_offered(62 + 10, 200 + 30)
+        node.delete_pod(pod)
+        node.wait_offered(62, 200)
+        eventually("two cards", lambda: [c["healthy"] for c in node.cards()] == [True, True])
+        assert old not in [c["uuid"] for c in node.cards()]
+        fresh = node.make_pod({"main": (31, 100)}, card=1)
+        node.kubelet.admit(fresh)
+        node.kubelet.start_container(fresh, "main")
+        assert list(node.grant(fresh, "main").values()) == [(32510, 0)], node.grant(fresh, "main")
 
 
 def modes_change_while_pods_run():
