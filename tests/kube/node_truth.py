@@ -92,7 +92,7 @@ def check_running(node, pod, container="c", uses_card=True, devices=None, in_use
     mine = (devices if devices is not None else kubelet_devices(node)).get((uid, container), set())
     assert len(mine) == 1, f"{name}: the kubelet has given {container} the devices {mine}"
     edits = cdi_spec(node, next(iter(mine)))
-    assert sorted(variables(edits)["NVIDIA_VISIBLE_DEVICES"].split(",")) == recorded, f"{name}: CDI names other cards than {recorded}"
+    assert sorted(variables(edits).get("NVIDIA_VISIBLE_DEVICES", "").split(",")) == recorded, f"{name}: CDI names other cards than {recorded}"
     pids = [pid for pid in processes_of(node, uid) if "NVIDIA_VISIBLE_DEVICES" in environment_of(pid)]
     assert pids, f"{name}: no process with NVIDIA_VISIBLE_DEVICES"
     grants = set()

@@ -128,7 +128,7 @@ class SluiceCluster:
 
     def __exit__(self, kind, *_):
         self.stop_sluice()
-        self.control.stop()
+        self.control.stop(keep=kind not in (None, SystemExit))
         if kind in (None, SystemExit) and not self.keep:
             subprocess.run(["rm", "-rf", self.directory], check=True)
         else:

@@ -102,8 +102,9 @@ def one_round(cluster, way, number, silence):
     return took
 
 
-def late_news(cluster, proxy, number):
-    """The silent way through: deletion, while our connections to the API server say nothing for a second."""
+def late_news(cluster, proxy, number, restart=False):
+    """Deletion, while our connections to the API server say nothing for a second. restart: the scheduler that refused the
+    pod for want of news is killed before it has any; its successor was never asked about the pod."""
     wakes = cluster.extender("/metrics").split("\nsluice_scheduler_wakes_total ")[1].split("\n")[0]
     holder, waiter = f"holder-late-{number}", f"waiter-late-{number}"
     cluster.add_node("c", cards=[16384, 16384])  # its sum suffices, its cards do not: kube-scheduler always asks us
@@ -116,6 +117,14 @@ def late_news(cluster, proxy, number):
     silence.start()
     started = time.monotonic()
     cluster.delete_pod(holder)
+    if restart:
+        time.sleep(0.7)
+        assert cluster.node_of(waiter) is None
+        cluster.stop_sluice(kill=True)
+        silence.join()
+        wakes = 0
+        started = time.monotonic()
+        cluster.start_sluice()
     cluster.wait_bound(waiter, 30)
     took = time.monotonic() - started
     silence.join()
@@ -146,6 +155,7 @@ def main():
         cluster.through(proxy.url, "proxy")
         cluster.start_sluice()
         late = [late_news(cluster, proxy, number) for number in range(max(3, rounds // 20))]
+        restarted = [late_news(cluster, proxy, number, True) for number in range(max(3, rounds // 20))]
         proxy.stop()
     worst = 0.0
     for (surrounding, way), taken in sorted(times.items()):
@@ -154,7 +164,9 @@ def main():
     wakes = sum(count for _, count in late)
     print(f"late news by 1 s    n={len(late):3}  worst {max(took for took, _ in late):.2f} s, {wakes:.0f} wakes of our own")
     assert wakes >= len(late) / 2, f"{wakes:.0f} wakes: somebody else woke them, which shows nothing"
-    worst = max(worst, max(took for took, _ in late))
+    print(f"and a new scheduler n={len(restarted):3}  worst {max(took for took, _ in restarted):.2f} s from its start, "
+          f"{sum(count for _, count in restarted):.0f} wakes of its own")
+    worst = max(worst, max(took for took, _ in late + restarted))
     print(f"worst of {sum(len(t) for t in times.values())}: {worst:.2f} s, allowed {LIMIT_S} s")
     sys.exit(0 if worst <= LIMIT_S else 1)
 
