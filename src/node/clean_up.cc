@@ -17,12 +17,14 @@
 #include "base/log.h"
 #include "kube/api_client.h"
 #include "node/delivery.h"
+#include "node/local_pods.h"
 #include "node/node_report.h"
 
 namespace sluice::node {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr size_t kMaxNamed = 5;
 
 // Mount points at and below a path, the innermost first.
 std::vector<std::string> mounts_below(const std::string& path) {
@@ -71,6 +73,30 @@ Result<void> clear_node_object(const Options& options) {
   return {};
 }
 
+Result<void> check_no_pods(const Options& options) {
+  Result<kube::Endpoint> endpoint = kube::find_endpoint(options.kubeconfig, "");
+  if (!endpoint) return std::move(endpoint.error());
+  kube::ApiClient api(std::move(*endpoint));
+  const kube::ApiAnswer pods =
+      api.get("/api/v1/pods?fieldSelector=" + kube::url_encode("spec.nodeName=" + options.node_name));
+  if (!pods.ok() || !pods.body.is_object()) return pods.to_error("pods");
+  const json::Value* items = pods.body.get_object().if_contains("items");
+  std::string names;
+  size_t count = 0;
+  if (items == nullptr || !items->is_array()) return invalid("the API server's list of pods has no items");
+  for (const json::Value& item : items->get_array()) {
+    Result<LocalPod> pod = decode_local_pod(item);
+    if (!pod || pod->pod.terminal() || pod->kind() == PodKind::kNone) continue;
+    if (pod->kind() == PodKind::kWhole && !options.whole_cards) continue;  // another plugin's
+    if (++count <= kMaxNamed) names += (names.empty() ? "" : ", ") + pod->pod.full_name();
+  }
+  if (count == 0) return {};
+  if (count > kMaxNamed) names += fmt::format(" and {} more", count - kMaxNamed);
+  return Error{
+      ErrorCode::kExists,
+      fmt::format("pods on this node hold shares of its cards: {}; drain the node first, or say --force", names)};
+}
+
 }  // namespace
 
 Result<void> clean_up(const Options& options) {
@@ -80,15 +106,9 @@ Result<void> clean_up(const Options& options) {
     if (!directory) return std::move(directory.error());
     Result<Fd> lock = agent::lock_file(directory->get(), options.run_directory, "agent.lock", 15'000);
     if (!lock) return Error{ErrorCode::kExists, "an agent serves this node; delete its DaemonSet first"};
-    size_t grants = 0;
-    for (const fs::directory_entry& entry : fs::directory_iterator(options.run_directory + "/records", code))
-      grants += entry.path().extension() == ".json" ? 1 : 0;
-    if (grants > 0 && !options.force) {
-      return Error{ErrorCode::kExists,
-                   fmt::format("{} containers on this node hold shares of its cards; drain the node "
-                               "first, or say --force",
-                               grants)};
-    }
+  }
+  if (!options.force) {
+    if (Result<void> free = check_no_pods(options); !free) return free;
   }
   if (Result<void> cleared = clear_node_object(options); !cleared) return cleared;
   for (const fs::directory_entry& entry : fs::directory_iterator(options.cdi_directory, code)) {

@@ -124,8 +124,14 @@ void KubernetesAgent::decide() {
     std::lock_guard guard(mutex_);
     facts = facts_;
   }
-  // Without the node's label and its pods nothing can be said; what is offered stays as it is.
-  if (!facts || !pods_->listed()) return;
+  if (!facts || !pods_->listed()) {
+    // Just started, and the API server has not answered. The kubelet refuses pods whose resources are not back, so what
+    // was offered before is offered again in the mode that was in force; what it means for pods is found out later.
+    if (!is_sharing(mode_.mode)) return;
+    plugins_->want(offers(node_->card_facts()));
+    plugins_->tend();
+    return;
+  }
   if (!leaving_) decide_mode(*facts);
   grants_->sweep();
   if (auto most = facts->labels.find(kube::kLabelMaxPods); most != facts->labels.end()) {

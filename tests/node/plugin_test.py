@@ -467,6 +467,49 @@ def old_runtime_with_cdi_says_so():
         assert condition["status"] == "False" and condition["reason"] == "CdiOff", condition
 
 
+def an_agent_without_the_api_server_offers_again():
+    with Node().start_agent() as node:
+        node.wait_offered()
+        pod = node.make_pod({"main": (10, 30)})
+        node.kubelet.admit(pod)
+        node.kubelet.start_container(pod, "main")
+        node.kill_agent()
+        url = node.api.url
+        with open(f"{node.folder}/kubeconfig") as file:
+            text = file.read()
+        with open(f"{node.folder}/kubeconfig", "w") as file:
+            file.write(text.replace(url, "http://127.0.0.1:9"))
+        eventually("all unhealthy", lambda: node.kubelet.allocatable(MEMORY) == 0)
+        node.start_agent().wait_offered()
+        assert node.grant(pod, "main") == {0: (32510 * 10 // 31, 300)}
+
+
+def clean_up_leaves_nothing():
+    import subprocess
+    with Node().start_agent() as node:
+        node.wait_offered()
+        pod = node.make_pod({"main": (10, 30)})
+        node.kubelet.admit(pod)
+        node.kubelet.start_container(pod, "main")
+        eventually("labels", lambda: "aliyun.accelerator/nvidia_name" in node.api.node()["metadata"]["labels"])
+        node.kill_agent()
+        node.options = ["--clean-up"]
+        node.start_agent()
+        eventually("the pod's name", lambda: "team/pod-1" in open(node.log).read().split("hold shares")[-1])
+        assert node.grant(pod, "main") == {0: (32510 * 10 // 31, 300)}  # it is left alone
+        node.delete_pod(pod)
+        eventually("nothing left", lambda: os.listdir(f"{node.folder}/run") == os.listdir(f"{node.folder}/state") ==
+                   node.specs() == [])
+        face = node.api.node()
+        assert face["metadata"]["annotations"] == {} and list(face["metadata"]["labels"]) == ["ack.node.gpu.schedule"]
+        assert face["status"]["conditions"] == [] and face["status"]["capacity"] == {}
+        mounts = subprocess.run(["grep", "-c", f"{node.folder}/run", "/proc/self/mounts"], stdout=subprocess.PIPE,
+                                check=False).stdout
+        assert mounts.strip() == b"0", mounts
+        node.kill_agent(signal=15)
+        assert node.agent.returncode == 0
+
+
 def malformed_calls():
     import grpc
     with Node().start_agent() as node:
@@ -489,7 +532,8 @@ SCENES = [registers_and_describes_the_node, a_pod_gets_what_its_allocation_says,
           a_card_is_never_given_twice, bound_without_the_scheduler, agent_killed_and_back, agent_ends_politely,
           kubelet_restarts, node_reboots, a_sick_card_keeps_what_is_held, modes_change_while_pods_run,
           unknown_modes_say_so, whole_cards, another_plugin_has_the_whole_cards, share_mode_sets_no_limit,
-          delivery_by_environment, old_runtime_with_cdi_says_so, malformed_calls]
+          delivery_by_environment, old_runtime_with_cdi_says_so, an_agent_without_the_api_server_offers_again,
+          clean_up_leaves_nothing, malformed_calls]
 
 
 def main():
