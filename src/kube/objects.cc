@@ -102,6 +102,20 @@ bool asking_container_created(const json::Object& status, const core::PodText& t
   return false;
 }
 
+bool last_attempt_failed(const json::Object& status) {
+  const json::Value* list = status.if_contains("conditions");
+  if (list == nullptr || !list->is_array()) return false;
+  for (const json::Value& item : list->get_array()) {
+    if (!item.is_object()) continue;
+    auto is = [&item](std::string_view key, std::string_view wanted) {
+      Result<std::string> value = json::get_string_or(item.get_object(), key, "");
+      return value && *value == wanted;
+    };
+    if (is("type", "PodScheduled")) return is("status", "False") && is("reason", "Unschedulable");
+  }
+  return false;
+}
+
 int64_t whole_number(const std::string& text, int64_t fallback) {
   int64_t value = 0;
   auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -220,6 +234,7 @@ Result<Pod> decode_pod(const json::Value& object) {
   Result<core::PodText> text = decode_pod_text(**spec, **label_object);
   if (!text) return std::move(text).error();
   pod.text = *std::move(text);
+  pod.unschedulable = last_attempt_failed(**status);
   pod.started = asking_container_created(**status, pod.text);
   return pod;
 }

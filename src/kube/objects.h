@@ -34,6 +34,7 @@ struct Pod {
   int32_t priority = 0;
   bool deleting = false;
   bool gated = false;                              // has schedulingGates
+  bool unschedulable = false;                      // kube-scheduler's last attempt found no node
   bool started = false;                            // a container that asks for a shared card was created already
   core::PodText text;                              // every container, init containers first; texts only where it asks
   std::map<std::string, std::string> annotations;  // Sluice's and ACK's keys alone

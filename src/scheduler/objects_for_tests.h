@@ -39,6 +39,7 @@ struct PodSpec {
   std::string resource_version = "";
   bool started = false;  // its container was created
   std::string created = "";
+  bool unschedulable = false;
 };
 
 inline json::Value pod(const PodSpec& spec) {
@@ -58,11 +59,15 @@ inline json::Value pod(const PodSpec& spec) {
                             {"priority", spec.priority},
                             {"containers", json::Array{json::Object{
                                                {"name", "c"}, {"resources", json::Object{{"limits", limits}}}}}}}},
-      {"status", json::Object{{"phase", spec.phase},
-                              {"nominatedNodeName", spec.nominated},
-                              {"containerStatuses",
-                               json::Array{json::Object{{"name", "c"},
-                                                        {"containerID", spec.started ? "containerd://1" : ""}}}}}}};
+      {"status",
+       json::Object{
+           {"phase", spec.phase},
+           {"nominatedNodeName", spec.nominated},
+           {"conditions", json::Array{json::Object{{"type", "PodScheduled"},
+                                                   {"status", spec.unschedulable ? "False" : "True"},
+                                                   {"reason", spec.unschedulable ? "Unschedulable" : ""}}}},
+           {"containerStatuses",
+            json::Array{json::Object{{"name", "c"}, {"containerID", spec.started ? "containerd://1" : ""}}}}}}};
 }
 
 inline kube::Pod decoded(const PodSpec& spec) {

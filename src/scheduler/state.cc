@@ -361,8 +361,12 @@ std::vector<State::Waiting> State::pods_to_wake(int64_t now_ms, size_t at_most) 
   for (const std::string& uid : pending_) {
     if (out.size() >= at_most) break;
     PodEntry& pod = pods_.at(uid);
-    if (!pod.refused || pod.holding != Holding::kNothing || pod.pod.deleting || pod.pod.gated || !pod.request.ok())
-      continue;
+    if (pod.holding != Holding::kNothing || pod.pod.deleting || pod.pod.gated || !pod.request.ok()) continue;
+    // Refused by us; or by whoever led before us, of which the pod's condition tells. The latter may be kept by other
+    // things than cards, so it is woken a few times and no more.
+    bool by_api =
+        !pod.refused && pod.pod.unschedulable && pod.wakes_by_api > 0 && pod.request->total.kind != core::Kind::kNone;
+    if (!pod.refused && !by_api) continue;
     if (now_ms < pod.next_wake_ms) continue;
     if (!cluster_.decide(pod.request->total)) {
       pod.fitted_nowhere = true;
@@ -377,6 +381,7 @@ std::vector<State::Waiting> State::pods_to_wake(int64_t now_ms, size_t at_most) 
                           : news              ? kWakeBackoffMinMs
                                  : std::clamp(pod.wake_backoff_ms * 2, kWakeBackoffMinMs, kWakeBackoffMaxMs);
     if (pod.quick_wakes > 0) --pod.quick_wakes;
+    if (by_api) --pod.wakes_by_api;
     pod.next_wake_ms = now_ms + pod.wake_backoff_ms;
     pod.woken_generation = generation;
     out.push_back({uid, pod.pod.name_space, pod.pod.name});

@@ -174,6 +174,7 @@ class State {
     int64_t wake_backoff_ms = 0;
     size_t refused_names = 0;    // nodes that the last refusing call named
     bool fitted_nowhere = true;  // when last looked at: the next time it fits is news
+    int wakes_by_api = 3;        // left: for pods of whose refusal the API alone tells
     size_t quick_wakes = 0;      // left: kube-scheduler has not been through the whole cluster yet
     int64_t first_seen_ms = 0;
     int64_t next_look_ms = 0;                      // for unreached_pods: after a reason was told

@@ -234,6 +234,22 @@ TEST_F(StateTest, WakesRefusedPodsWhenTheyFit) {
 
 // kube-scheduler shows a part of a large cluster at a time: a pod that fits in another part is woken at once until all
 // parts have been asked about, and ever more rarely after that.
+TEST_F(StateTest, WakesWhomAnotherLeaderRefused) {
+  state_.replace_nodes({node("a")});
+  state_.replace_pods({pod({.name = "never-asked"}), pod({.name = "refused", .unschedulable = true}),
+                       pod({.name = "too-large", .memory = "40", .unschedulable = true}),
+                       pod({.name = "no-card", .memory = "", .core = "", .unschedulable = true})});
+  int wakes = 0;
+  for (int64_t now_ms = 0; now_ms < 600'000; now_ms += 100) {
+    for (const State::Waiting& pod : state_.pods_to_wake(now_ms)) {
+      EXPECT_EQ(pod.name, "refused");
+      EXPECT_TRUE(wakes > 0 || now_ms == 0) << now_ms;
+      ++wakes;
+    }
+  }
+  EXPECT_EQ(wakes, 3);  // it may be kept by something that is not a card
+}
+
 TEST_F(StateTest, WakesAtOnceUntilEveryPartOfTheClusterWasAskedAbout) {
   json::Array nodes;
   for (int i = 0; i < 10; ++i) nodes.push_back(node(fmt::format("n{}", i)));
