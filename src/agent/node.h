@@ -121,8 +121,9 @@ struct Grant {
   uint64_t mount_namespace = 0;  // inode of the runner's own, once it has one; 0: not seen
   uint64_t sequence = 0;         // order in which this agent came by its grants
   bool taken_over = false;
-  bool closing = false;  // released by order, waits for its processes
-  bool fading = false;   // nobody lives: its compute is given back, its memory when the card frees it
+  int probes_to_skip = 0;  // of a pod's grant under which nothing runs
+  bool closing = false;    // released by order, waits for its processes
+  bool fading = false;     // nobody lives: its compute is given back, its memory when the card frees it
 };
 
 class Node {
