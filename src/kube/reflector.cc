@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kPageSize = 500;
 constexpr std::chrono::milliseconds kListTimeout{60'000};
+constexpr std::chrono::seconds kWorked{10};  // a watch that was silent for so long and then ended had worked
 
 int64_t steady_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -62,22 +63,24 @@ void Reflector::run() {
     Outcome outcome = next == Outcome::kRelist ? list() : watch();
     if (outcome == Outcome::kStopped) return;
     if (outcome == Outcome::kFailed) {
-      back_off();  // the same step again: a failed watch is resumed from the same version
+      // The same step again: a failed watch is resumed from the same version.
+      back_off(next == Outcome::kRelist ? options_.backoff_max : options_.resume_max);
       continue;
     }
-    if (outcome == Outcome::kRelist && next != Outcome::kRelist) back_off();
+    if (outcome == Outcome::kRelist && next != Outcome::kRelist) back_off(options_.backoff_max);
     next = outcome;
   }
 }
 
-void Reflector::back_off() {
+void Reflector::back_off(std::chrono::milliseconds most) {
   auto now = std::chrono::steady_clock::now();
   if (healthy_since_ != std::chrono::steady_clock::time_point{} && now - healthy_since_ > options_.backoff_reset) {
     backoff_ = options_.backoff_min;
   }
   healthy_since_ = {};
+  backoff_ = std::min(backoff_, most);
   auto jittered = backoff_ + std::chrono::milliseconds(random() % static_cast<uint64_t>(backoff_.count() + 1));
-  backoff_ = std::min(backoff_ * 2, options_.backoff_max);
+  backoff_ = std::min(backoff_ * 2, most);
   auto until = now + jittered;
   while (!stopping_.load() && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -186,6 +189,8 @@ Reflector::Outcome Reflector::watch() {
   };
   Result<HttpResponse> response = http_.send(request);
   if (stopping_.load()) return Outcome::kStopped;
+  bool worked = seen > 0 || std::chrono::steady_clock::now() - started >= kWorked;
+  if (worked && outcome != Outcome::kRelist) backoff_ = options_.backoff_min;
   if (outcome != Outcome::kResume) return outcome;
   if (!response) {
     watch_errors_.fetch_add(1);

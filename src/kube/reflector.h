@@ -4,7 +4,9 @@
 // Rules that are easy to get wrong, and are tested: the newest resourceVersion comes from every object and bookmark;
 // versions are opaque, compared for nothing but equality; a watch that ends cleanly is resumed, not listed again; 410
 // comes as an HTTP status or as an event inside a 200 and both mean a new list; a new list replaces everything (what is
-// absent from it is gone); relists back off with jitter so that replicas do not list together.
+// absent from it is gone); relists back off with jitter so that replicas do not list together. Resuming a watch costs
+// the server little and its absence makes our copy old, so that is tried again within seconds, and at once anew after a
+// watch that had worked, however often it is cut.
 #pragma once
 
 #include <atomic>
@@ -34,7 +36,8 @@ struct ReflectorOptions {
   std::string field_selector;  // not encoded
   std::string label_selector;  // not encoded
   std::chrono::milliseconds backoff_min{800};
-  std::chrono::milliseconds backoff_max{30'000};
+  std::chrono::milliseconds backoff_max{30'000};  // before a list
+  std::chrono::milliseconds resume_max{2'000};    // before a watch is resumed
   std::chrono::milliseconds backoff_reset{120'000};
   int watch_timeout_min_s = 300;  // the server ends a watch after a random time in [min, 2 min]
   uint64_t seed = 1;              // of the jitter
@@ -61,7 +64,7 @@ class Reflector {
   Outcome watch();
   bool handle(WatchEvent& event, Outcome& outcome);
   std::string query(bool watching);
-  void back_off();
+  void back_off(std::chrono::milliseconds most);
   uint64_t random();
   void heard();
 

@@ -116,6 +116,25 @@ TEST(Reflector, ACutWatchResumesWithoutListing) {
   EXPECT_EQ(run.copy.names(), "ab");
 }
 
+// An old copy is worse than a request too many: neither cuts in a row nor a server that is away for a while make the
+// reflector wait long.
+TEST(Reflector, AWatchThatIsCutAgainAndAgainIsResumedSoon) {
+  std::vector<ScriptedAnswer> script{{200, list("", 5), false, ""}};
+  for (int i = 0; i < 12; ++i) script.push_back({200, event("ADDED", object("a", 6 + i)), true, ""});
+  for (int i = 0; i < 8; ++i) script.push_back({500, "", false, ""});
+  ScriptedServer server(script);
+  Endpoint endpoint;
+  endpoint.server = server.url();
+  ReflectorOptions options = quick();
+  options.backoff_max = std::chrono::seconds(60);
+  options.resume_max = std::chrono::milliseconds(40);
+  Copy copy;
+  Reflector reflector(endpoint, options, copy);
+  reflector.start();
+  EXPECT_TRUE(server.wait_for_requests(21));  // within five seconds
+  EXPECT_EQ(reflector.lists(), 1u);
+}
+
 TEST(Reflector, AFailedPageStartsTheListOver) {
   Session run({{200, list(object("a", 1), 5, "page2"), false, ""},
                {410, "{}", false, ""},
