@@ -156,7 +156,7 @@ class StreamThread {
       const bool counts = before >= kWarmUpEndNs;
       if (counts) ++process.units;
       const double waited_ms = static_cast<double>(after - before) / 1e6;
-      process.longest_wait_ms = std::max(process.longest_wait_ms, waited_ms);
+      if (counts) process.longest_wait_ms = std::max(process.longest_wait_ms, waited_ms);
       if (spec_.hangs_after != 0 && units == spec_.hangs_after) hang();
       if (spec_.collective_every != 0 && units % spec_.collective_every == 0) launch_collective();
       if (units % kOrderEvery == 0) put_orders();
