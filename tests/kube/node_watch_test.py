@@ -107,7 +107,8 @@ def tools_agree(cluster):
     said = cluster.kubectl("logs", "verified").stdout
     assert said.endswith("the limits are in force\n") and "card 0: memory by NVML: 2097 MiB" in said, said
     print("ok    sluice verify inside a pod: the limits are in force")
-    environment = {"PATH": f"{os.environ['SLUICE_BUILD']}/bin:{cluster.programs}:/usr/bin:/bin", "KUBECONFIG": cluster.kubeconfig}
+    environment = {"PATH": f"{os.environ['SLUICE_BUILD']}/bin:{cluster.programs}:/usr/bin:/bin", "KUBECONFIG": cluster.kubeconfig,
+                   "HOME": str(cluster.directory)}
     shown = subprocess.run([f"{cluster.programs}/kubectl", "inspect", "cgpu", "-d", "node-a"], env=environment, text=True, capture_output=True)
     assert shown.returncode == 0, shown.stderr
     rows = [line.split() for line in shown.stdout.splitlines()]
