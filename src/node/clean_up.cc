@@ -26,13 +26,14 @@ namespace {
 namespace fs = std::filesystem;
 constexpr size_t kMaxNamed = 5;
 
-// Mount points at and below a path, the innermost first.
+// Our own mounts below a path, the innermost first. What is mounted at the path itself stays: in a pod it is the node's
+// folder, and without it nothing of the node could be reached.
 std::vector<std::string> mounts_below(const std::string& path) {
   std::vector<std::string> found;
   std::ifstream mounts("/proc/self/mounts");
   std::string device, target, rest;
   while (mounts >> device >> target && std::getline(mounts, rest)) {
-    if (target == path || target.starts_with(path + "/")) found.push_back(target);
+    if (device.starts_with("sluice") && target.starts_with(path + "/")) found.push_back(target);
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
   return found;
