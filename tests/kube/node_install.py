@@ -125,7 +125,17 @@ class InstalledCluster(NodeCluster):
             (folder / name).write_bytes(base64.b64decode(value))
         text = (DEPLOY / "scheduler/kube-scheduler-config.yaml").read_text()
         text = text.replace("/etc/kubernetes/sluice", str(folder))
-        text += f"clientConnection:\n  kubeconfig: {self.control.directory}/scheduler.kubeconfig\nleaderElection:\n  leaderElect: false\n"
+        text += self.scheduler_identity()
+        self.restart_scheduler(text)
+
+    def unwire_scheduler(self):
+        """kube-scheduler without the extender, as before."""
+        self.restart_scheduler("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n" + self.scheduler_identity())
+
+    def scheduler_identity(self):
+        return f"clientConnection:\n  kubeconfig: {self.control.directory}/scheduler.kubeconfig\nleaderElection:\n  leaderElect: false\n"
+
+    def restart_scheduler(self, text):
         self.control.kill("kube-scheduler")
         Path(self.control.started["kube-scheduler"][0][1]).write_text(text)
         self.control.restart("kube-scheduler")
