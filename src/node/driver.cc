@@ -25,6 +25,14 @@ constexpr std::array<const char*, 3> kPrograms{"/usr/bin/nvidia-smi", "/usr/bin/
                                                "/usr/bin/nvidia-persistenced"};
 // Device nodes that belong to no card. Names as in the driver's own nvidia-modprobe.
 constexpr std::array<const char*, 3> kControls{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"};
+// What computing, transcoding and debugging programs load besides the pair (the driver's README, "Installed
+// components").
+constexpr std::array<const char*, 13> kHelpers{
+    "libcudadebugger",    "libnvidia-allocator",       "libnvidia-cfg",
+    "libnvidia-compiler", "libnvidia-encode",          "libnvidia-gpucomp",
+    "libnvidia-nvvm",     "libnvidia-opencl",          "libnvidia-opticalflow",
+    "libnvidia-pkcs11",   "libnvidia-pkcs11-openssl3", "libnvidia-ptxjitcompiler",
+    "libnvcuvid"};
 constexpr size_t kMaxLinks = 16;
 constexpr size_t kMaxHelpers = 128;
 
@@ -56,30 +64,26 @@ std::string version_of(const std::string& path) {
   return version.find('.') == std::string::npos ? "" : version;
 }
 
-// The driver's other libraries stand beside the pair and carry its version: the compiler of PTX, NVVM and the like.
+// The driver's other libraries stand beside the pair and carry its version; programs open them under the names that the
+// driver's links have (libnvidia-nvvm.so.4), so files and links are both handed in, in the folders that the loaders of
+// both families of images search without a cache. What belongs to screens is left out.
 void add_helpers(const DriverRoot& root, const std::string& folder, const std::string& version, Driver& driver) {
   DIR* directory = ::opendir((root.seen + folder).c_str());
   if (directory == nullptr) return;
-  const std::string tail = ".so." + version;
   std::vector<std::string> names;
   while (const dirent* entry = ::readdir(directory)) {
     const std::string name = entry->d_name;
-    const bool driver_name = name.starts_with("libnvidia-") || name.starts_with("libnvcuvid") ||
-                             name.starts_with("libnvoptix") || name.starts_with("libcudadebugger");
-    if (driver_name && name.ends_with(tail) && !name.starts_with("libnvidia-ml.") && names.size() < kMaxHelpers)
-      names.push_back(name);
+    const bool wanted = std::any_of(kHelpers.begin(), kHelpers.end(),
+                                    [&](const char* stem) { return name.starts_with(std::string(stem) + ".so."); });
+    if (wanted && names.size() < kMaxHelpers) names.push_back(name);
   }
   ::closedir(directory);
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
-    const std::string host = root.on_node + folder + "/" + name;
-    // Under the versioned name and the one that programs open, in the folders that loaders of both families search
-    // without a cache.
-    const std::string stem = name.substr(0, name.size() - version.size());
-    for (const char* target : {"/usr/lib/x86_64-linux-gnu", "/usr/lib64"}) {
-      driver.others.push_back({host, fmt::format("{}/{}", target, name)});
-      driver.others.push_back({host, fmt::format("{}/{}1", target, stem)});
-    }
+    const std::string path = resolve(root.seen, folder + "/" + name);
+    if (!path.ends_with(".so." + version)) continue;  // another driver's, or a link to nowhere
+    for (const char* target : {"/usr/lib/x86_64-linux-gnu", "/usr/lib64"})
+      driver.others.push_back({root.on_node + path, fmt::format("{}/{}", target, name)});
   }
 }
 

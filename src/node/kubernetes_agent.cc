@@ -207,7 +207,7 @@ void KubernetesAgent::run(int stop_fd) {
                          {stop_event_.get(), POLLIN, 0},
                          {wake_.get(), POLLIN, 0},
                          {plugins_->watch_fd(), POLLIN, 0}};
-    const int ready = ::poll(waiting, 4, kTickMs);
+    const int ready = ::poll(waiting, 4, plugins_->wait_ms(kTickMs));
     if (ready < 0 && errno != EINTR) return;
     if (((waiting[0].revents | waiting[1].revents) & POLLIN) != 0) return;
     if (ready > 0 && (waiting[3].revents & POLLIN) != 0) {

@@ -85,10 +85,10 @@ std::optional<Options> read_options(int argc, char** argv, int& exit_code) {
   }
   o.delivery = delivery == "env" ? DeliveryKind::kEnv : DeliveryKind::kCdi;
   o.stop_strangers = stranger == "stop";
+  if (o.driver_host_root.empty()) o.driver_host_root = o.driver_root;
   for (std::string* path : {&o.driver_root, &o.driver_host_root}) {
     while (!path->empty() && path->back() == '/') path->pop_back();
   }
-  if (o.driver_host_root.empty()) o.driver_host_root = o.driver_root;
   if (o.card_lock_directory.empty()) o.card_lock_directory = agent::default_card_lock_directory();
   return o;
 }

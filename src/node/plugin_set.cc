@@ -13,7 +13,7 @@ namespace sluice::node {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kFirstBackoff = std::chrono::milliseconds(100);
+constexpr auto kFirstBackoff = std::chrono::milliseconds(20);  // its socket is there a little before it listens
 constexpr auto kLongestBackoff = std::chrono::milliseconds(5000);
 constexpr size_t kContestedLosses = 3;
 constexpr auto kContestedWithin = std::chrono::seconds(120);
@@ -90,6 +90,7 @@ void PluginSet::tend() {
     entry.was_connected = connected;
     if (!connected || (other_kubelet && inode != 0)) missing.push_back(&entry);
   }
+  if (missing.empty()) backoff_ = std::chrono::milliseconds(0);
   if (missing.empty() || inode == 0 || now < next_try_) return;
   register_these(missing);
 }
@@ -110,6 +111,12 @@ void PluginSet::register_these(const std::vector<Entry*>& entries) {
     log::info("registered with the kubelet", {{"resource", entry->server->resource()}});
   }
   backoff_ = std::chrono::milliseconds(0);
+}
+
+int PluginSet::wait_ms(int longest_ms) const {
+  if (backoff_.count() == 0) return longest_ms;
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next_try_ - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left + 1, 1, longest_ms));
 }
 
 bool PluginSet::complete() const {

@@ -39,6 +39,9 @@ class PluginSet {
   bool contested(const std::string& resource) const;
   bool kubelet_there() const;
 
+  // How long tend() has nothing to do: until the next try after a refusal, else `longest_ms`.
+  int wait_ms(int longest_ms) const;
+
   // Becomes readable when the directory changes.
   int watch_fd() const { return watch_.get(); }
   void drain_watch();

@@ -2,6 +2,7 @@
 """The agent of a Kubernetes node against a kubelet of our own: registration, slots and owners, restarts, health, modes.
 Each function is a scene with a node of its own; names on the command line choose some of them."""
 import os
+import random
 import sys
 import threading
 import time
@@ -510,6 +511,89 @@ def clean_up_leaves_nothing():
         assert node.agent.returncode == 0
 
 
+def churn():
+    """Pods of every shape come and go while agent and kubelet are killed now and then: each container's grant is what
+    its pod's allocation says, nothing is left at the end."""
+    seed = int(os.environ.get("SLUICE_SEED", "1"))
+    draw = random.Random(seed)
+    with Node(cards=4).start_agent() as node:
+        total = 4 * 31
+        node.wait_offered(total, 400)
+        free = [[31, 100] for _ in range(4)]
+        alive = []  # (pod, card, need, {container: (units, percent)}, started names)
+
+        def create():
+            shape = {f"c{i}": (draw.randint(1, 6), draw.choice([5, 10, 15])) for i in range(draw.choice([1, 1, 1, 2, 3]))}
+            init = {"init": (draw.randint(1, 8), draw.choice([5, 10]))} if draw.random() < 0.3 else {}
+            need = [max([sum(v[i] for v in shape.values())] + [v[i] for v in init.values()]) for i in (0, 1)]
+            fits = [c for c in range(4) if free[c][0] >= need[0] and free[c][1] >= need[1]]
+            if not fits:
+                return
+            card = draw.choice(fits)
+            free[card][0] -= need[0]
+            free[card][1] -= need[1]
+            pod = node.make_pod(shape, init=init, card=card)
+            node.kubelet.admit(pod)
+            for name, share in init.items():
+                node.kubelet.start_container(pod, name)
+                assert node.grant(pod, name) == {card: (32510 * share[0] // 31, share[1] * 10)}
+                node.set_status(pod, states={name: {"terminated": {"exitCode": 0}}})
+            names = list(shape)
+            draw.shuffle(names)
+            for name in names:
+                eventually("its own share", lambda: node.kubelet.start_container(pod, name) is None and
+                           has(pod, name, card, shape[name]), 5)
+            alive.append((pod, card, need, shape))
+
+        def has(pod, name, card, share):
+            try:
+                return node.grant(pod, name) == {card: (32510 * share[0] // 31, share[1] * 10)}
+            except FileNotFoundError:
+                return False
+
+        def end():
+            if not alive:
+                return
+            pod, card, need, _ = alive.pop(draw.randrange(len(alive)))
+            if draw.random() < 0.5:
+                node.set_status(pod, phase=draw.choice(["Succeeded", "Failed"]))
+                node.kubelet.forget(pod)
+            else:
+                node.delete_pod(pod)
+            free[card][0] += need[0]
+            free[card][1] += need[1]
+
+        def restart():
+            if alive:
+                pod, card, _, shape = draw.choice(alive)
+                name = draw.choice(list(shape))
+                node.kubelet.start_container(pod, name)
+                assert has(pod, name, card, shape[name]), (name, node.grant(pod, name), shape)
+
+        def kill_agent():
+            node.kill_agent()
+            node.start_agent().wait_offered(total, 400)
+
+        def kill_kubelet():
+            node.kubelet.stop()
+            node.kubelet.start()
+            node.wait_offered(total, 400)
+
+        for step in range(150):
+            action = draw.choices([create, end, restart, kill_agent, kill_kubelet], [40, 30, 30, 3, 3])[0]
+            try:
+                action()
+            except Exception as error:
+                raise AssertionError(f"seed {seed}, step {step}, {action.__name__}: {error}") from error
+        for pod, card, _, shape in alive:
+            assert all(has(pod, name, card, share) for name, share in shape.items())
+        while alive:
+            end()
+        eventually("nothing left", lambda: not node.grants() and not node.slots() and not node.specs())
+        log = open(node.log).read()
+        assert "not fit any more" not in log and "could not be given back" not in log
+
+
 def malformed_calls():
     import grpc
     with Node().start_agent() as node:
@@ -533,7 +617,7 @@ SCENES = [registers_and_describes_the_node, a_pod_gets_what_its_allocation_says,
           kubelet_restarts, node_reboots, a_sick_card_keeps_what_is_held, modes_change_while_pods_run,
           unknown_modes_say_so, whole_cards, another_plugin_has_the_whole_cards, share_mode_sets_no_limit,
           delivery_by_environment, old_runtime_with_cdi_says_so, an_agent_without_the_api_server_offers_again,
-          clean_up_leaves_nothing, malformed_calls]
+          clean_up_leaves_nothing, churn, malformed_calls]
 
 
 def main():
