@@ -139,14 +139,21 @@ def check_quiet(cluster):
     except AssertionError as error:
         raise AssertionError(f"{error}; {difference}") from None
 
+    # kube-scheduler has clients of its own: after an API server that was away their watches come back within a minute.
+    waiting = []
+
     def all_served():
+        waiting.clear()
         for pod in cluster.api.get("/api/v1/namespaces/default/pods")["items"]:
             if not pod["spec"].get("nodeName") and pod["status"].get("phase") == "Pending":
                 said = json.loads(cluster.extender(f"/explain/default/{pod['metadata']['name']}"))
                 if any(node["fits"] for node in said.get("nodes", [])):
-                    return False
-        return True
-    wait_until(all_served, 45, "no pod that fits is left waiting")
+                    waiting.append((pod["metadata"]["name"], pod["metadata"].get("annotations"), pod["status"].get("conditions")))
+        return not waiting
+    try:
+        wait_until(all_served, 100, "no pod that fits is left waiting")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {waiting[:3]}") from None
 
 
 def api_ready(cluster):
