@@ -17,8 +17,8 @@ def node_picture(cluster, node):
     found = cluster.node_object(node.name)
     capacity = {name: value for name, value in found["status"]["allocatable"].items()
                 if not (name in DEVICE_PLUGIN_LEFTOVERS and value == "0") and name != "ephemeral-storage"}
-    labels = {name: value for name, value in found["metadata"]["labels"].items()}
-    return {"labels": labels, "annotations": found["metadata"]["annotations"], "allocatable": capacity, "spec": found["spec"],
+    taints = [one for one in found["spec"].get("taints", []) if not one["key"].startswith("node.kubernetes.io/")]
+    return {"labels": found["metadata"]["labels"], "annotations": found["metadata"]["annotations"], "allocatable": capacity, "taints": taints,
             "conditions": sorted(one["type"] for one in found["status"]["conditions"])}
 
 
