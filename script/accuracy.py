@@ -117,6 +117,31 @@ def misses(scenario, result):
     return found
 
 
+KEYS = """## Scenario files
+
+`sluice-accuracy FILE [--json] [--plot out.svg] [--seeds N] [--seconds S]` runs one scenario, a JSON object:
+
+| Key | Meaning |
+|---|---|
+| `card`, `seconds`, `seed`, `policy`, `host` | profile of the card; length (3 to 3600); first seed; `fair` .. `native` or 0 to 5; host profile `normal`, `busy`, `0x`, `1x`, `3x` |
+| `max_containers`, `gated` | of the card, for `fair`; false: everything is measured and nothing held back |
+| `containers[]`: `name`, `percent`, `weight`, `high_priority`, `processes`, `start_s`, `stop_s` | no `percent`: no cap; the program starts and ends |
+| `kill_s`, `freeze_s`, `thaw_s`, `changes` | all its processes are killed, stopped, go on; `[[seconds, percent], ..]` |
+| `lives_s`, `every_s` | it comes every so often and is killed after so long |
+| `cards` | it uses cards 0 to n - 1, with a context and all streams on each |
+| `lies` | `"waits"`, `"never drains"`: no program, a slot that claims this |
+| `streams[]` (in every process): `kernel_us`, `graph_nodes`, `grid`, `cooperative` | a unit is a kernel or a graph of so many; blocks |
+| `per_block` | `kernel_us` is the time of one block, taken once per wave of blocks |
+| `sync`, `copy_us`, `gap_us` | `"never"`, `"launch"`, `{"every": units}`; a copy before and a pause after each (after each unit if never) |
+| `host_functions`, `orders` | after every 50th unit: a host function; a copy from the host, an event and a value that are waited for |
+| `collective` | `{"every": units, "us": x}`: a kernel that ends once those of all such streams of the process have begun |
+| `hangs_after` | units; then a kernel that never ends |
+
+`kernel_us`, `gap_us` and `grid` take a number, `{"fixed": x}`, `{"uniform": [a, b]}`, `{"lognormal": {"median", "sigma", "max"}}` or
+`{"choice": [..]}`. Figures: `card_busy` and `delivered_of_target` are 0 to 1, `worst_*_points` the largest difference of share and
+target in any window, `over_*_points` above the quota, `slowdown` the rate of units alone without the library over the rate found.
+"""
+
 HEADER = ["scenario", "container", "quota", "target", "mean", "executing", "worst 1 s", "worst 10 s", "over 1 s",
           "delivered", "uncapped", "longest wait ms", "latency p50 / p99 ms", "card busy", "settled before any gate", "bars"]
 
@@ -172,6 +197,7 @@ def document(path, scenarios, results, ungated, failed, reasons, about):
             continue
         for index, one in enumerate(result["containers"]):
             lines.append("| " + " | ".join(row_cells(scenario, result, ungated[name], missed, index, one)) + " |")
+    lines += ["", KEYS.rstrip()]
     plots = [name for name in (s["name"] for s in scenarios) if (ROOT / f"docs/images/accuracy/{name}.svg").exists()]
     lines += ["", "## Plots", "", "Shares of each second, of the first seed.", ""]
     lines += [f"![{name}](images/accuracy/{name}.svg)" for name in plots]

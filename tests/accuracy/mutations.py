@@ -35,8 +35,8 @@ CASES = [
     ("bases", "lone-30-2-processes", "worst 10 s"),
     ("limits", "share-changed", "worst second"),
     ("drain", "turns-30-50", "worst second"),
-    ("overrun", "turns-30-stopped", "worst second"),
-    ("dead, overrun", "turns-30-killed", "worst second"),
+    ("overrun", "turns-30-stopped", "card idle"),
+    ("dead, overrun", "turns-30-killed", "card idle"),
     ("take back", "burst-lends-and-takes-back", "longest wait"),
     ("priority", "priority-server-beside-trainer", "99th percentile"),
 ]
