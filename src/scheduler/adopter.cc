@@ -86,7 +86,7 @@ void Adopter::adopt(const State::Orphan& orphan) {
   Result<kube::Pod> pod = answer.ok() ? kube::decode_pod(answer.body) : Result<kube::Pod>(answer.to_error("pod"));
   if (pod) {
     adopted_.fetch_add(1);
-    state_.learn_pod(*pod);
+    state_.pod_was_changed(*pod, orphan.resource_version);
     state_.adoption_ended(orphan.pod.uid, 0);
     log::info("pod bound without us given cards", {{"pod", orphan.pod.name}, {"node", orphan.node_name}});
     std::string text = fmt::format("given {} of node {}, to which it was bound without the Sluice scheduler",

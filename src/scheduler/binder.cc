@@ -79,7 +79,7 @@ std::string Binder::bind(const BindRequest& request) {
     Result<kube::Pod> pod = answer.ok() ? kube::decode_pod(answer.body) : Result<kube::Pod>(answer.to_error("pod"));
     if (!pod) return pod.error().message;
     if (pod->uid != request.uid) return "the pod was deleted and made anew under the same name";
-    state_.learn_pod(*pod);
+    state_.introduce_pod(*pod);
     plan = state_.plan_bind(request.uid, request.node);
   }
   if (!plan) {

@@ -157,9 +157,8 @@ TEST_F(BinderTest, AFollowerSendsNothing) {
 }
 
 TEST_F(BinderTest, APodThatTheWatchHasNotBroughtIsFetched) {
-  state_.replace_pods({});
-  play({{200, seen({.name = "p"})}, {201, "{}"}});
-  EXPECT_EQ(bind(), "");
+  play({{200, seen({.name = "new"})}, {201, "{}"}});
+  EXPECT_EQ(binder_->bind({"uid-new", "d", "new", "a"}), "");
   EXPECT_EQ(free_of_a(), kTaken);
   EXPECT_TRUE(server_->requests().at(0).starts_with("GET "));
 }

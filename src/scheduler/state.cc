@@ -132,7 +132,18 @@ void State::pod_deleted(const std::string& uid) {
 
 void State::learn_pod(const kube::Pod& pod) {
   std::lock_guard lock(mutex_);
-  put_pod(pod);
+  if (pods_.contains(pod.uid)) put_pod(pod);
+}
+
+void State::introduce_pod(const kube::Pod& pod) {
+  std::lock_guard lock(mutex_);
+  if (!gone_.contains(pod.uid)) put_pod(pod);
+}
+
+void State::pod_was_changed(const kube::Pod& pod, const std::string& base_version) {
+  std::lock_guard lock(mutex_);
+  auto known = pods_.find(pod.uid);
+  if (known != pods_.end() && known->second.pod.resource_version == base_version) put_pod(pod);
 }
 
 void State::replace_budgets(const json::Array& items) {
@@ -199,6 +210,11 @@ void State::put_pod(kube::Pod pod) {
 void State::remove_pod(const std::string& uid) {
   auto found = pods_.find(uid);
   if (found == pods_.end()) return;
+  if (gone_.insert(uid).second) gone_order_.push_back(uid);
+  if (gone_order_.size() > kMaxGone) {
+    gone_.erase(gone_order_.front());
+    gone_order_.pop_front();
+  }
   let_go(found->second);
   forget_nomination(found->second.pod);
   orphans_.erase(uid);

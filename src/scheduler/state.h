@@ -88,8 +88,12 @@ class State {
   // Chooses cards on the node and counts them as assumed. Errors: kNotFound (unknown pod or node), kExists (bound or
   // being bound already), kExhausted (no card fits any more, with the reason), kInvalid (the request).
   Result<BindPlan> plan_bind(const std::string& uid, const std::string& node_name);
-  // A GET's answer for a pod that the watch has not brought yet.
-  void learn_pod(const kube::Pod& pod);
+  // A GET's answer. It may be older than what the watch has brought meanwhile: a pod that the watch took away is not
+  // brought back, since nothing would ever take it away again.
+  void learn_pod(const kube::Pod& pod);      // of a pod that is known; else nothing happens
+  void introduce_pod(const kube::Pod& pod);  // that the watch has not brought yet
+  // The answer to a change of a pod made on top of `base_version`; where the watch has moved on, it has it already.
+  void pod_was_changed(const kube::Pod& pod, const std::string& base_version);
   void bind_refused(const std::string& uid);   // definitely: the assumption is dropped
   void bind_finished(const std::string& uid);  // answered, or unknown: the assumption stays until the watch tells
 
@@ -230,6 +234,10 @@ class State {
   std::unordered_map<std::string, NodeEntry, NameHash, std::equal_to<>> nodes_;
   std::unordered_map<std::string, PodEntry> pods_;
   std::map<std::string, std::set<std::string>, std::less<>> nominated_;  // node -> uids of pending pods
+  // Uids that the watch took away of late, for answers that come after it.
+  static constexpr size_t kMaxGone = 8192;
+  std::set<std::string> gone_;
+  std::deque<std::string> gone_order_;
   std::set<std::string> pending_;  // uids of pods that the API shows bound nowhere
   std::set<std::string> orphans_;  // uids of pods bound without us that may be given cards
   // Refusals of pods that the watch has not brought (yet): rule and number of names asked about.

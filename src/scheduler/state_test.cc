@@ -160,6 +160,24 @@ TEST_F(StateTest, APodBoundWithoutUsIsGivenACard) {
   while ((orphan = state_.next_orphan(1))) EXPECT_NE(orphan->pod.name, "first");
 }
 
+TEST_F(StateTest, AnswersThatComeAfterTheEndOfAPodBringItNotBack) {
+  state_.replace_nodes({node("a")});
+  state_.replace_pods({pod({.name = "p", .node = "a", .resource_version = "1"})});
+  kube::Pod late = decoded({.name = "p", .node = "a", .resource_version = "2"});
+  state_.pod_deleted("uid-p");
+  state_.learn_pod(late);
+  state_.introduce_pod(late);
+  state_.pod_was_changed(late, "1");
+  EXPECT_EQ(state_.counts().pods, 0u);
+  EXPECT_EQ(free_of("a"), "31/100 ");
+  // Nor do they undo what the watch has brought since.
+  bind({.name = "q"}, "a");
+  state_.pod_was_changed(decoded({.name = "q", .node = "a", .resource_version = "8"}), "7");
+  EXPECT_EQ(state_.counts().untrusted_records, 0u);
+  state_.introduce_pod(decoded({.name = "new", .node = "a"}));
+  EXPECT_EQ(state_.counts().pods, 2u);
+}
+
 TEST_F(StateTest, WhatRunsWithoutARecordIsCountedAndLeftAlone) {
   state_.replace_nodes({node("a", 2)});
   state_.replace_pods({pod({.name = "runs", .node = "a", .phase = "Running", .started = true})});
