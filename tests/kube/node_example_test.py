@@ -6,7 +6,9 @@ simulated card's own log while both Jobs run.
     node_example_test.py [SECONDS]        how long is measured (60)
 """
 
+import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -92,6 +94,7 @@ def hold(cluster, a, b, exclusive, shared):
         for pod, list_of_readings in readings.items():
             list_of_readings.append(read_smi(cluster, pod))
     figures = cluster.metrics(b)
+    inspect(cluster, b)
     time.sleep(max(0, (end - time.monotonic_ns()) / SECOND) + 0.05)
     claims = judge_exclusive(busy_log(cluster, a), readings[exclusive], begin, end, CARD_MIB)
     # Alone the benchmark keeps a card 91 % busy; the pauses between are the host's, here shared with a whole cluster.
@@ -102,6 +105,15 @@ def hold(cluster, a, b, exclusive, shared):
         print(f"{'ok   ' if claim.holds else 'WRONG'} {claim.text}")
     assert all(claim.holds for claim in claims)
     return figures
+
+
+def inspect(cluster, node):
+    """kubectl inspect cgpu agrees."""
+    program = Path(os.environ["SLUICE_BUILD"]) / "bin/kubectl-inspect-cgpu"
+    result = subprocess.run([program, "--kubeconfig", cluster.kubeconfig], capture_output=True, text=True)
+    row = next((line for line in result.stdout.splitlines() if line.startswith(node.name)), "")
+    assert "10/31" in row and "30/100" in row, f"{result.stdout}{result.stderr}"
+    print(f"ok    kubectl inspect cgpu: {' '.join(row.split())}")
 
 
 def monitoring(cluster, text, shared):
