@@ -11,6 +11,7 @@
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 
 #include "agent/metrics.h"
@@ -32,6 +33,11 @@ Result<Address> parse_address(const std::string& text) {
   const Error wrong = invalid(fmt::format("metrics address '{}': expected IP:PORT, as in 127.0.0.1:9401", text));
   size_t colon = text.rfind(':');
   if (colon == std::string::npos) return wrong;
+  // getaddrinfo takes ports beyond 65535 modulo 65536.
+  unsigned port = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, code] = std::from_chars(text.data() + colon + 1, end, port);
+  if (code != std::errc() || rest != end || port > 65535) return wrong;
   std::string host = text.substr(0, colon);
   if (host.size() > 1 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   addrinfo hints{};

@@ -82,7 +82,7 @@ TEST(MetricsServer, ServesOnePathAndSaysNoToTheRest) {
   MetricsServer second;
   EXPECT_EQ(second.start("127.0.0.1:" + std::to_string(server.port()), [] { return std::string(); }).error().code,
             ErrorCode::kExists);
-  for (const char* wrong : {"9401", "127.0.0.1", "example.org:1", "127.0.0.1:http"}) {
+  for (const char* wrong : {"9401", "127.0.0.1", "example.org:1", "127.0.0.1:http", "127.0.0.1:99999", "127.0.0.1:"}) {
     MetricsServer other;
     Result<void> started = other.start(wrong, [] { return std::string(); });
     ASSERT_FALSE(started) << wrong;

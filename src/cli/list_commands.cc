@@ -1,5 +1,6 @@
 // The commands that ask a running agent and print: ps, cards, set.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <ctime>
@@ -9,6 +10,7 @@
 #include "cli/exit_codes.h"
 #include "cli/request.h"
 #include "cli/views.h"
+#include "page/grant.h"
 
 namespace sluice::cli {
 namespace {
@@ -34,7 +36,8 @@ int fail(std::string_view verb, const Error& error) {
 Result<agent::Client> connect(const Options& options, bool start) {
   agent::ConnectOptions how;
   how.run_directory = options.run_directory;
-  how.start = start;
+  // An agent started from inside a grant would take the grant's view of the card for the machine.
+  how.start = start && access(page::kGrantPath, F_OK) != 0;
   auto client = agent::Client::connect(how);
   // Whatever kept an agent from starting, for the caller it is an agent that cannot be had.
   if (!client && client.error().code == ErrorCode::kInternal) client.error().code = ErrorCode::kUnavailable;
@@ -58,6 +61,10 @@ int cards(const Options& options) {
 }
 
 int set(const Options& options) {
+  if (access(page::kGrantPath, F_OK) == 0) {
+    return fail("set", invalid("this is the inside of a sluice run, which does not change limits; "
+                               "run sluice set outside of it"));
+  }
   auto request = set_request(options.set);
   if (!request) return fail("set", request.error());
   auto client = connect(options);

@@ -105,6 +105,9 @@ int run(Options options) {
   if (!signer) return complain(signer.error());
   Result<kube::Verifier> verifier = load_verifier(options, *signer);
   if (!verifier) return complain(verifier.error());
+  if (options.server.certificate_file.empty() != options.server.key_file.empty()) {
+    return complain(invalid("--tls-cert and --tls-key belong together: give both for TLS, neither for plain HTTP"));
+  }
   if (!options.client_names.empty() && options.server.client_ca_file.empty()) {
     return complain(invalid("--client-name needs --client-ca, whose certificates carry the names"));
   }
