@@ -128,6 +128,9 @@ Reserve Ledger::reserve(uint32_t slot, uint64_t bytes) {
     usage->account.refused_allocations.fetch_add(1, std::memory_order_relaxed);
     return Reserve::kBusy;
   }
+  // A program that opens the usage file itself and closes it again drops the process's record locks with that; the
+  // agent would take the process for dead and what it holds for nobody's.
+  static_cast<void>(seams.identity->try_lock(page::slot_lock_byte(card, slot)));
   const uint64_t sum = charged_bytes();
   points.at(kSummed);
   const bool fits = limit == 0 || (sum <= limit && bytes <= limit - sum);
@@ -163,9 +166,11 @@ uint64_t Ledger::charged_bytes() const {
   uint64_t sum = 0;
   for (uint32_t slot = 0; slot < page::kMaxProcesses; ++slot) {
     const page::Slot& entry = usage->slots[slot];
+    // The agent's corrections count whatever the page says about the slot: the page can be written by the tenant, the
+    // grant cannot.
+    sum = add_saturating(sum, grant->correction_bytes[slot].load(std::memory_order_relaxed));
     if (entry.state.load(std::memory_order_acquire) != page::kSlotLive) continue;
     sum = add_saturating(sum, entry.reserved_bytes.load(std::memory_order_acquire));
-    sum = add_saturating(sum, grant->correction_bytes[slot].load(std::memory_order_relaxed));
   }
   return sum;
 }

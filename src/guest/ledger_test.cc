@@ -71,6 +71,38 @@ TEST(Ledger, CorrectionsAndOverfullSlotsCount) {
   EXPECT_EQ(copy.ledger.view().free_bytes, 0u);
 }
 
+// Zeroing its slot in the page is no way past the limit once the agent has compared the page with the card.
+TEST(Ledger, CorrectionsCountForSlotsThatTheTenantEmptied) {
+  TestPages pages(kLimit);
+  Copy copy(pages);
+  const uint32_t slot = copy.ledger.claim();
+  EXPECT_EQ(copy.ledger.reserve(slot, 600), Reserve::kGranted);
+  page::Slot& entry = pages.usage()->cards[0].slots[slot];
+  entry.state.store(page::kSlotFree);
+  entry.reserved_bytes.store(0);
+  pages.grant()->cards[0].correction_bytes[slot].store(600);
+  EXPECT_EQ(copy.ledger.charged_bytes(), 600u);
+  EXPECT_EQ(copy.ledger.reserve(slot, 401), Reserve::kOverLimit);
+}
+
+// Any close() of the usage file in the process drops its record locks.
+TEST(Ledger, AReservationTakesTheSlotsLockAgain) {
+  TestPages pages(kLimit);
+  Copy copy(pages);
+  const uint32_t slot = copy.ledger.claim();
+  const auto owner_seen_by_another = [&] {
+    return in_child([&] {
+      Copy other(pages);
+      ::_exit(other.locks.owner_pid(page::slot_lock_byte(0, slot)) == ::getppid() ? 7 : 8);
+    });
+  };
+  EXPECT_EQ(owner_seen_by_another(), 7);
+  ::close(::open(pages.usage_path.c_str(), O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(owner_seen_by_another(), 8);
+  EXPECT_EQ(copy.ledger.reserve(slot, 1), Reserve::kGranted);
+  EXPECT_EQ(owner_seen_by_another(), 7);
+}
+
 TEST(Ledger, TwoCopiesInOneProcessShareASlot) {
   TestPages pages(kLimit);
   Copy first(pages);
