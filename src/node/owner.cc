@@ -119,6 +119,31 @@ Result<Owner> find_owner(const OwnerQuestion& question, const std::vector<OwnerC
   return owner;
 }
 
+Owner narrow(const OwnerQuestion& question, Owner owner, const std::optional<RecordedPod>& record,
+             const std::vector<const Slot*>& slots) {
+  if (!record || owner.containers.size() < 2) return owner;
+  const auto& shares = owner.pod->request.shares;
+  const std::string& uid = owner.pod->pod.uid;
+  for (size_t known = 0; known < shares.size(); ++known) {
+    const std::vector<std::string>* ids = recorded_ids(*record, shares[known].name, question.resource);
+    if (ids == nullptr) continue;
+    auto last = std::find_if(slots.rbegin(), slots.rend(), [&](const Slot* slot) {
+      return slot->ids == *ids && (!slot->owned() || slot->owner.pod_uid == uid);
+    });
+    if (last == slots.rend()) continue;
+    const ptrdiff_t at = slots.rend() - last - 1;
+    std::vector<size_t> kept;
+    for (size_t position : owner.containers) {
+      const ptrdiff_t place = at + static_cast<ptrdiff_t>(position) - static_cast<ptrdiff_t>(known);
+      const bool there = place >= 0 && place < static_cast<ptrdiff_t>(slots.size());
+      if (there && slots[static_cast<size_t>(place)]->ids == question.ids) kept.push_back(position);
+    }
+    if (!kept.empty()) owner.containers = std::move(kept);
+    return owner;
+  }
+  return owner;
+}
+
 bool record_complete(const LocalPod& pod, const RecordedPod& record, const std::string& resource) {
   return std::all_of(pod.request.shares.begin(), pod.request.shares.end(), [&](const core::ContainerShare& share) {
     return share.role != core::ContainerRole::kMain || recorded_ids(record, share.name, resource) != nullptr;

@@ -12,6 +12,7 @@
 
 #include "node/local_pods.h"
 #include "node/pod_resources.h"
+#include "node/slots.h"
 
 namespace sluice::node {
 
@@ -40,6 +41,12 @@ Result<Owner> find_owner(const OwnerQuestion& question, const std::vector<OwnerC
 // Whether the record has an entry of the resource for every container that is recorded when it asks (init containers
 // apart): then it will not change while the pod lives.
 bool record_complete(const LocalPod& pod, const RecordedPod& record, const std::string& resource);
+
+// Of the containers that these ids may be of, those that the ids were really handed out for. `slots`: the resource's,
+// in the order of the Allocate calls. The kubelet allocates for one pod after the other and for a pod's containers in
+// their order, so a slot that is known (a recorded container's) tells the others' places. Without one nothing changes.
+Owner narrow(const OwnerQuestion& question, Owner owner, const std::optional<RecordedPod>& record,
+             const std::vector<const Slot*>& slots);
 
 // Of several containers with the same ids the one that starts now, by the pod's status: the first init container that
 // has not ended well, else the last. A position in `containers`.

@@ -105,6 +105,33 @@ TEST(FindOwner, InitContainersAreKnownByWhoUsesTheirIdsAgain) {
   EXPECT_EQ(name_of(*owner), "proxy");
 }
 
+TEST(FindOwner, AnInitContainerOfTheSameSizeWithOtherIdsIsNoCandidate) {
+  // init 3 (m0-2); a uses those again, b gets three others.
+  LocalPodPtr p = pod("p", {container("a", 3), container("b", 3)}, {container("init", 3)});
+  RecordedPod held = record(p, {{"a", ids(0, 3)}, {"b", ids(3, 3)}});
+  SlotTable table;
+  uint64_t sequence = 0;
+  auto add = [&](const std::vector<std::string>& list) {
+    Slot slot;
+    slot.id = slot.sequence = ++sequence;
+    slot.resource = core::kResourceMemory;
+    slot.ids = list;
+    ASSERT_TRUE(table.add(slot).ok());
+  };
+  add(ids(3, 3));  // of a pod that was turned away
+  add(ids(0, 3));
+  add(ids(0, 3));
+  add(ids(3, 3));
+  for (const auto& [list, wanted] : {std::pair{ids(3, 3), std::vector<size_t>{2}}, {ids(0, 3), {0, 1}}}) {
+    OwnerQuestion question{core::kResourceMemory, list};
+    Result<Owner> owner = find_owner(question, {{p, held}});
+    ASSERT_TRUE(owner.ok());
+    EXPECT_EQ(owner->containers.size(), 2u);  // by size alone
+    EXPECT_EQ(narrow(question, *owner, held, table.in_order(core::kResourceMemory)).containers, wanted);
+    EXPECT_EQ(narrow(question, *owner, std::nullopt, {}).containers, owner->containers);
+  }
+}
+
 TEST(FindOwner, TheStatusSaysWhichOfTwoStarts) {
   json::Object ended{{"initContainerStatuses",
                       json::Array{json::Object{

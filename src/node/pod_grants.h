@@ -99,16 +99,18 @@ class PodGrants {
                 std::chrono::steady_clock::time_point asked_at);
 
   Result<void> fill(const OwnerQuestion& question, Owner owner);
-  Result<void> fill_once(const OwnerQuestion& question, const Owner& owner, const kube::Allocation* allocation);
+  Result<void> fill_once(const OwnerQuestion& question, const Owner& owner, const kube::Allocation* allocation,
+                         bool last_try);
   Result<Wanted> wanted_of(const LocalPod& pod, const kube::Allocation* allocation, const std::string& container,
                            const OwnerQuestion& question) const;
   Result<std::optional<kube::Allocation>> allocation_of(LocalPodPtr& pod);
-  void release_others(const Owner& owner, size_t starting, const std::set<uint64_t>& kept);
+  void release_others(const Owner& owner, const std::set<uint64_t>& kept);
   Result<void> write_out(const Slot& slot, const agent::GrantAnswer* answer, int64_t pod_units);
   Result<ContainerEdits> edits_for(const Slot& slot, const agent::GrantAnswer* answer, int64_t pod_units,
                                    std::vector<std::string> more_nodes = {});
   Result<void> save(const Slot& slot);
   Result<ContainerAnswer> answer_by_guess(Slot& slot);
+  bool status_tells(const Owner& owner, bool last_try);
   Result<std::vector<Slot>> claim_slots(const OwnerQuestion& question, const Owner& owner, size_t chosen, bool equal,
                                         const std::string& container);
   void forget(uint64_t slot);

@@ -89,12 +89,15 @@ agent::PodGrantRequest PodGrants::request_for(const Slot& slot, const LocalPod& 
   return request;
 }
 
-// When an ordinary init container starts, the pod's other containers but sidecars are not running; when a main one
-// starts, its init containers have ended. What those held on the cards is given back, so that a pod is charged as
-// Kubernetes counts it: the larger of the two, not the sum.
-void PodGrants::release_others(const Owner& owner, size_t starting, const std::set<uint64_t>& kept) {
+// Whichever container starts, no other ordinary init container runs; and when it is an ordinary init container itself,
+// no main one does. What those held on the cards is given back, so that a pod is charged as Kubernetes counts it: the
+// larger of the two, not the sum. Where it may be either (both use the same ids), main containers are left alone: the
+// pod's status, which would tell, lags.
+void PodGrants::release_others(const Owner& owner, const std::set<uint64_t>& kept) {
   const auto& shares = owner.pod->request.shares;
-  const bool init_starts = shares[starting].role == core::ContainerRole::kInit;
+  const bool init_starts = std::all_of(owner.containers.begin(), owner.containers.end(), [&](size_t position) {
+    return shares[position].role == core::ContainerRole::kInit;
+  });
   std::set<uint64_t> ended;
   {
     std::lock_guard guard(mutex_);
@@ -104,9 +107,7 @@ void PodGrants::release_others(const Owner& owner, size_t starting, const std::s
       auto share = std::find_if(shares.begin(), shares.end(),
                                 [&](const core::ContainerShare& one) { return one.name == slot.owner.container; });
       if (share == shares.end() || share->role == core::ContainerRole::kSidecar) continue;
-      const bool is_init = share->role == core::ContainerRole::kInit;
-      const bool over = is_init ? static_cast<size_t>(share - shares.begin()) < starting || !init_starts : init_starts;
-      if (!over) continue;
+      if (share->role != core::ContainerRole::kInit && !init_starts) continue;
       ended.insert(slot.grant);
       slot.grant = 0;
       if (Result<void> saved = save(slot); !saved)
@@ -114,6 +115,25 @@ void PodGrants::release_others(const Owner& owner, size_t starting, const std::s
     }
   }
   for (uint64_t grant : ended) node_.end_pod_grant(grant);
+}
+
+// Of unequal containers with the same ids the first start is the first container's. Later ones wait until the status
+// has caught up with the init container that ran: a guess would leave the slot of the one that starts unfilled.
+// A status that still says "waiting" after that long is believed: the init container could not be started.
+bool PodGrants::status_tells(const Owner& owner, bool last_try) {
+  std::lock_guard guard(mutex_);
+  for (uint64_t id : slots_.of_pod(owner.pod->pod.uid)) {
+    const Slot& slot = *slots_.find(id);
+    for (size_t i = 0; i + 1 < owner.containers.size(); ++i) {
+      const std::string& name = owner.pod->request.shares[owner.containers[i]].name;
+      if (slot.owner.container != name || slot.resource == core::kResourceCore) continue;
+      auto state = owner.pod->states.find(name);
+      const bool ended = state != owner.pod->states.end() && state->second.terminated;
+      const bool running = state != owner.pod->states.end() && state->second.running;
+      if (!ended && (running || !last_try)) return false;
+    }
+  }
+  return true;
 }
 
 Result<void> PodGrants::fill(const OwnerQuestion& question, Owner owner) {
@@ -125,10 +145,17 @@ Result<void> PodGrants::fill(const OwnerQuestion& question, Owner owner) {
       return std::move(allocation.error());
     }
   }
+  {
+    std::lock_guard guard(mutex_);
+    auto known = known_.find(owner.pod->pod.uid);
+    owner =
+        narrow(question, std::move(owner), known == known_.end() ? std::nullopt : std::optional(known->second.record),
+               slots_.in_order(question.resource));
+  }
   for (const auto end = Clock::now() + std::chrono::milliseconds(options_.capacity_wait_ms);;) {
-    Result<void> done = fill_once(question, owner, *allocation ? &**allocation : nullptr);
+    Result<void> done = fill_once(question, owner, *allocation ? &**allocation : nullptr, Clock::now() >= end);
     if (done) return done;
-    if (done.error().code != ErrorCode::kExhausted || Clock::now() >= end) {
+    if (done.error().code != ErrorCode::kExhausted || Clock::now() >= end + kPoll) {
       complain(*owner.pod, "SluiceCardRefused", done.error().message);
       return done;
     }
@@ -138,8 +165,8 @@ Result<void> PodGrants::fill(const OwnerQuestion& question, Owner owner) {
   }
 }
 
-Result<void> PodGrants::fill_once(const OwnerQuestion& question, const Owner& owner,
-                                  const kube::Allocation* allocation) {
+Result<void> PodGrants::fill_once(const OwnerQuestion& question, const Owner& owner, const kube::Allocation* allocation,
+                                  bool last_try) {
   const bool compute = question.resource == core::kResourceCore;
   std::lock_guard one_at_a_time(filling_);
   const kube::Pod& pod = owner.pod->pod;
@@ -154,8 +181,13 @@ Result<void> PodGrants::fill_once(const OwnerQuestion& question, const Owner& ow
   }
   const bool equal =
       std::all_of(all.begin(), all.end(), [&](const Wanted& w) { return w.shares == all.front().shares; });
+  if (!equal && !status_tells(owner, last_try)) {
+    return exhausted(
+        fmt::format("{}: an init container and a later one use the same device ids with different shares; "
+                    "waiting for the pod's status to say which of them starts",
+                    pod.full_name()));
+  }
   const size_t chosen = equal ? owner.containers.size() - 1 : starting_now(owner);
-  const size_t starting = owner.containers[starting_now(owner)];
   const std::string& container = shares[owner.containers[chosen]].name;
   Result<std::vector<Slot>> slots = claim_slots(question, owner, chosen, equal, container);
   if (!slots) return std::move(slots.error());
@@ -166,7 +198,7 @@ Result<void> PodGrants::fill_once(const OwnerQuestion& question, const Owner& ow
                     "lost; delete the pod",
                     container, pod.full_name()));
   }
-  release_others(owner, starting, {slots->front().grant});
+  release_others(owner, {slots->front().grant});
   Result<agent::GrantAnswer> answer =
       node_.grant_for_pod(request_for(slots->front(), *owner.pod, container, all[chosen]));
   if (!answer) return std::move(answer.error()).wrap(fmt::format("container {}", container));

@@ -117,6 +117,15 @@ size_t SlotTable::overlapping(const std::string& resource, const std::vector<std
   return count;
 }
 
+std::vector<const Slot*> SlotTable::in_order(const std::string& resource) const {
+  std::vector<const Slot*> out;
+  for (const auto& [id, slot] : slots_) {
+    if (slot.resource == resource) out.push_back(&slot);
+  }
+  std::sort(out.begin(), out.end(), [](const Slot* a, const Slot* b) { return a->sequence < b->sequence; });
+  return out;
+}
+
 std::vector<uint64_t> SlotTable::of_pod(const std::string& pod_uid) const {
   std::vector<uint64_t> out;
   for (const auto& [id, slot] : slots_) {

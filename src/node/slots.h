@@ -56,6 +56,8 @@ class SlotTable {
                                  const std::string& pod_uid) const;
   // How many slots share an id with these.
   size_t overlapping(const std::string& resource, const std::vector<std::string>& ids) const;
+  // All of a resource in the order of the Allocate calls.
+  std::vector<const Slot*> in_order(const std::string& resource) const;
   std::vector<uint64_t> of_pod(const std::string& pod_uid) const;
 
  private:
