@@ -4,8 +4,9 @@
 // time and keeps its gate open.
 //
 // NULL_DRIVER_TIMED makes one whose streams take time, without a card's queues or locks: a launch adds
-// SLUICE_NULL_KERNEL_NS to its stream's end and returns (after SLUICE_NULL_LAUNCH_NS), an event is stamped at the end of what stands before it and is
-// not ready until then, a record costs its caller SLUICE_NULL_RECORD_NS, a synchronisation waits.
+// SLUICE_NULL_KERNEL_NS to its stream's end and returns (after SLUICE_NULL_LAUNCH_NS), an event is stamped at the end
+// of what stands before it and is not ready until then, a record costs its caller SLUICE_NULL_RECORD_NS, a
+// synchronisation waits.
 #include <time.h>
 
 #include <atomic>

@@ -27,8 +27,9 @@ Function bind(const ProgramProcess& process, const char* name) {
 #define SLUICE_CALLS(CALL)                                                                                           \
   CALL(cuInit)                                                                                                       \
   CALL(cuDeviceGet)                                                                                                  \
-  CALL(cuDevicePrimaryCtxRetain) CALL(cuCtxSetCurrent) CALL(cuModuleLoadData) CALL(cuModuleGetFunction)              \
-      CALL(cuStreamCreate) CALL(cuStreamSynchronize) CALL(cuStreamBeginCapture_v2) CALL(cuStreamEndCapture)          \
+  CALL(cuDevicePrimaryCtxRetain)                                                                                     \
+  CALL(cuCtxSetCurrent) CALL(cuModuleLoadData) CALL(cuModuleGetFunction) CALL(cuStreamCreate)                        \
+      CALL(cuStreamSynchronize) CALL(cuStreamBeginCapture_v2) CALL(cuStreamEndCapture)                               \
           CALL(cuGraphInstantiateWithFlags) CALL(cuGraphLaunch) CALL(cuLaunchKernel) CALL(cuLaunchCooperativeKernel) \
               CALL(cuLaunchHostFunc) CALL(cuMemAlloc_v2) CALL(cuMemHostAlloc) CALL(cuMemcpyDtoHAsync_v2)             \
                   CALL(cuMemcpyHtoDAsync_v2) CALL(cuStreamWaitValue32_v2) CALL(cuStreamWriteValue32_v2)              \
