@@ -574,6 +574,9 @@ def churn():
 
         def kill_agent():
             node.kill_agent()
+            # Between its death and the kubelet's notice of it pods fail, whoever the plugin is.
+            eventually("its end is noticed", lambda: node.kubelet.allocatable(MEMORY) == 0 ==
+                       node.kubelet.allocatable(CORE))
             node.start_agent().wait_offered(total, 400)
 
         def kill_kubelet():
