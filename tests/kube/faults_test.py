@@ -120,6 +120,7 @@ def worst_case(pods):
 def check_quiet(cluster):
     """The scheduler's view equals the records, and whoever fits is bound."""
     difference = []
+    wait_until(lambda: cluster.extender("/readyz") == "ok", 30, "ready after the last fault")
 
     def agrees():
         pods = live_pods(cluster)
@@ -146,7 +147,9 @@ def check_quiet(cluster):
         waiting.clear()
         for pod in cluster.api.get("/api/v1/namespaces/default/pods")["items"]:
             if not pod["spec"].get("nodeName") and pod["status"].get("phase") == "Pending":
-                said = json.loads(cluster.extender(f"/explain/default/{pod['metadata']['name']}"))
+                text = cluster.extender(f"/explain/default/{pod['metadata']['name']}")
+                assert text, f"no answer to /explain: {cluster.last_error}"
+                said = json.loads(text)
                 if any(node["fits"] for node in said.get("nodes", [])):
                     waiting.append((pod["metadata"]["name"], pod["metadata"].get("annotations"), pod["status"].get("conditions")))
         return not waiting

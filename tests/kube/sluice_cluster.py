@@ -175,7 +175,8 @@ class SluiceCluster:
                 return answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.read().decode()
-        except OSError:
+        except OSError as error:
+            self.last_error = repr(error)
             return ""
 
     def state(self):
