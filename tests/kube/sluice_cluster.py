@@ -4,6 +4,7 @@ Used by the tests in this folder. Nodes are objects without a kubelet: the sched
 """
 
 import base64
+import http.client
 import json
 import os
 import ssl
@@ -51,7 +52,10 @@ class Api:
                                          data=None if body is None else json.dumps(body).encode(),
                                          headers={"Content-Type": content_type})
         with urllib.request.urlopen(request, context=self.context, timeout=30) as answer:
-            return json.loads(answer.read() or b"null")
+            try:
+                return json.loads(answer.read() or b"null")
+            except http.client.HTTPException as error:  # cut in the middle: as if it had not come
+                raise ConnectionError(f"{method} {path}: {error!r}") from error
 
     def get(self, path):
         return self.call("GET", path)
