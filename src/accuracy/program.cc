@@ -24,17 +24,17 @@ Function bind(const ProgramProcess& process, const char* name) {
   return reinterpret_cast<Function>(hook != nullptr ? hook : const_cast<void*>(sim::sim_symbol(name)));
 }
 
-#define SLUICE_CALLS(CALL)                                                                                            \
-  CALL(cuInit)                                                                                                        \
-  CALL(cuDeviceGet)                                                                                                   \
-  CALL(cuDevicePrimaryCtxRetain)                                                                                      \
-  CALL(cuCtxSetCurrent)                                                                                               \
-  CALL(cuModuleLoadData) CALL(cuModuleGetFunction) CALL(cuStreamCreate) CALL(cuStreamSynchronize)                     \
-      CALL(cuStreamBeginCapture_v2) CALL(cuStreamEndCapture) CALL(cuGraphInstantiateWithFlags) CALL(cuGraphLaunch)    \
-          CALL(cuLaunchKernel) CALL(cuLaunchCooperativeKernel) CALL(cuLaunchHostFunc) CALL(cuMemAlloc_v2)             \
-              CALL(cuMemHostAlloc) CALL(cuMemcpyDtoHAsync_v2) CALL(cuMemcpyHtoDAsync_v2) CALL(cuStreamWaitValue32_v2) \
-                  CALL(cuStreamWriteValue32_v2) CALL(cuStreamWaitEvent) CALL(cuEventCreate) CALL(cuEventRecord)       \
-                      CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor) CALL(cuFuncLoad)
+// A macro of macro calls has no stable form for clang-format 19: it moves lines to and fro at every run.
+// clang-format off
+#define SLUICE_CALLS(CALL) \
+  CALL(cuInit) CALL(cuDeviceGet) CALL(cuDevicePrimaryCtxRetain) CALL(cuCtxSetCurrent) CALL(cuModuleLoadData) \
+  CALL(cuModuleGetFunction) CALL(cuStreamCreate) CALL(cuStreamSynchronize) CALL(cuStreamBeginCapture_v2) \
+  CALL(cuStreamEndCapture) CALL(cuGraphInstantiateWithFlags) CALL(cuGraphLaunch) CALL(cuLaunchKernel) \
+  CALL(cuLaunchCooperativeKernel) CALL(cuLaunchHostFunc) CALL(cuMemAlloc_v2) CALL(cuMemHostAlloc) \
+  CALL(cuMemcpyDtoHAsync_v2) CALL(cuMemcpyHtoDAsync_v2) CALL(cuStreamWaitValue32_v2) \
+  CALL(cuStreamWriteValue32_v2) CALL(cuStreamWaitEvent) CALL(cuEventCreate) CALL(cuEventRecord) \
+  CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor) CALL(cuFuncLoad)
+// clang-format on
 
 struct Calls {
 #define SLUICE_DECLARE(name) decltype(&::name) name;
