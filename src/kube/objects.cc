@@ -30,11 +30,19 @@ Result<std::map<std::string, std::string>> string_map(const json::Object& object
   return out;
 }
 
+// The API server writes quantities in their shortest form: 1000 comes back as "1k".
+std::string without_suffix(std::string text) {
+  size_t digits = text.find_first_not_of("0123456789");
+  if (digits == 0 || digits > 15 || digits + 1 != text.size()) return text;
+  const char* zeros = text.back() == 'k' ? "000" : text.back() == 'M' ? "000000" : nullptr;
+  return zeros == nullptr ? text : text.substr(0, digits) + zeros;
+}
+
 // A quantity as text; the API writes numbers as strings, people's manifests may hold bare numbers.
 std::optional<std::string> quantity(const json::Object& object, std::string_view key) {
   const json::Value* value = object.if_contains(key);
   if (value == nullptr || value->is_null()) return std::nullopt;
-  if (value->is_string()) return std::string(value->get_string());
+  if (value->is_string()) return without_suffix(std::string(value->get_string()));
   return json::to_string(*value);
 }
 
@@ -122,6 +130,11 @@ int64_t whole_number(const std::string& text, int64_t fallback) {
   return code == std::errc() && end == text.data() + text.size() ? value : fallback;
 }
 
+std::optional<int64_t> whole_quantity(const json::Object& amounts, std::string_view key) {
+  int64_t value = whole_number(quantity(amounts, key).value_or(""), -1);
+  return value < 0 ? std::nullopt : std::optional(value);
+}
+
 Result<std::vector<core::Card>> decode_cards(const std::string& annotation, const NodeSettings& settings) {
   Result<json::Value> value = json::parse(annotation);
   if (!value) return std::move(value).error();
@@ -158,8 +171,8 @@ Result<std::vector<core::Card>> decode_cards(const std::string& annotation, cons
 
 // Nodes without our agent: equal cards by count and sum of units.
 std::vector<core::Card> equal_cards(const json::Object& capacity, const NodeSettings& settings) {
-  int64_t count = whole_number(quantity(capacity, core::kLabelCardCount).value_or("0"), 0);
-  int64_t units = whole_number(quantity(capacity, core::kResourceMemory).value_or("0"), 0);
+  int64_t count = whole_quantity(capacity, core::kLabelCardCount).value_or(0);
+  int64_t units = whole_quantity(capacity, core::kResourceMemory).value_or(0);
   std::vector<core::Card> cards;
   if (count < 1 || count > core::kMaxCardsPerNode || units < count) return cards;
   for (int32_t i = 0; i < count; ++i) {
@@ -266,6 +279,8 @@ Result<NodeDescription> decode_node(const json::Value& object, const NodeSetting
   if (!status) return std::move(status).error();
   Result<const json::Object*> capacity = child(**status, "capacity");
   if (!capacity) return std::move(capacity).error();
+  Result<const json::Object*> allocatable = child(**status, "allocatable");
+  if (!allocatable) return std::move(allocatable).error();
   Result<std::map<std::string, std::string>> labels = string_map(**metadata, "labels");
   if (!labels) return std::move(labels).error();
   Result<std::map<std::string, std::string>> annotations = string_map(**metadata, "annotations");
@@ -276,6 +291,8 @@ Result<NodeDescription> decode_node(const json::Value& object, const NodeSetting
   NodeDescription out;
   out.node.name = *name;
   out.node.mixed = settings.mixed;
+  out.allocatable_units = whole_quantity(**allocatable, core::kResourceMemory);
+  out.allocatable_core_percent = whole_quantity(**allocatable, core::kResourceCore);
   out.node.max_pods_per_card = settings.max_pods_per_card;
   if (auto found = labels->find(kLabelMaxPods); found != labels->end()) {
     int64_t pods = whole_number(found->second, -1);

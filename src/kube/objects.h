@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,9 @@ struct NodeSettings {
 struct NodeDescription {
   core::Node node;
   std::string problem;
+  // status.allocatable, of which kube-scheduler's own filter takes the sums; nullopt where the resource is not offered.
+  std::optional<int64_t> allocatable_units;
+  std::optional<int64_t> allocatable_core_percent;
 };
 Result<NodeDescription> decode_node(const json::Value& object, const NodeSettings& settings);
 

@@ -65,6 +65,19 @@ TEST(DecodeNode, CardsComeFromTheAgentOrFromTheSum) {
   EXPECT_EQ(bare->node.cards[1].units, 31);
 }
 
+// The API server writes 1000 as 1k.
+TEST(DecodeNode, QuantitiesInTheirShortestForm) {
+  json::Value object = *json::parse(
+      R"({"metadata":{"name":"a"},"status":{"capacity":{"aliyun.com/gpu-mem":"1k","aliyun.com/gpu-count":"8"},
+          "allocatable":{"aliyun.com/gpu-mem":"2M","aliyun.com/gpu-core.percentage":"1Ki"}}})");
+  Result<NodeDescription> node = decode_node(object, {});
+  ASSERT_TRUE(node.ok());
+  ASSERT_EQ(node->node.cards.size(), 8u);
+  EXPECT_EQ(node->node.cards[0].units, 125);
+  EXPECT_EQ(node->allocatable_units, 2'000'000);
+  EXPECT_FALSE(node->allocatable_core_percent);
+}
+
 TEST(DecodeNode, TheAgentsModeBeatsTheLabelAndFaultsOfferNothing) {
   Result<NodeDescription> node = decode_node(
       node_json(R"("ack.node.gpu.schedule":"core_mem")", R"("sluice.dev/mode":"cgpu","sluice.dev/cards":"[{}]")"), {});

@@ -74,6 +74,8 @@ void State::put_node(const json::Value& object) {
   std::string name = described->node.name;
   auto [position, added] = nodes_.try_emplace(name);
   NodeEntry& entry = position->second;
+  entry.allocatable_units = described->allocatable_units;
+  entry.allocatable_core_percent = described->allocatable_core_percent;
   if (!added && entry.base == described->node && entry.problem == described->problem) return;  // a heartbeat
   entry.base = std::move(described->node);
   entry.problem = std::move(described->problem);
@@ -309,6 +311,46 @@ core::Node State::node_state(const NodeEntry& node, const std::set<std::string>&
   return state;
 }
 
+// kube-scheduler's own filter adds up what the pods of a node ask for, whatever cards they hold, and compares the sum
+// with allocatable. It is short while cards are free where pods were bound past every scheduler, more than the node has
+// or on more cards than it has, and where a pod holds a card that fell sick. Empty: not short.
+std::string State::sum_shortage(const NodeEntry& node, const core::Request& request) const {
+  if (request.kind != core::Kind::kMemory && request.kind != core::Kind::kMemoryCore) return "";
+  int64_t taken_units = 0;
+  int64_t taken_percent = 0;
+  for (const std::string& uid : node.holders) {
+    const core::Request& held = pods_.at(uid).request->total;
+    taken_units += held.units * held.cards;
+    taken_percent += int64_t{held.core_milli} * held.cards / 10;
+  }
+  struct Sum {
+    const char* name;
+    std::optional<int64_t> allocatable;
+    int64_t taken, needed;
+  };
+  for (const Sum& sum : {Sum{core::kResourceMemory, node.allocatable_units, taken_units, request.units * request.cards},
+                         Sum{core::kResourceCore, node.allocatable_core_percent, taken_percent,
+                             int64_t{request.core_milli} * request.cards / 10}}) {
+    if (!sum.allocatable || sum.needed == 0 || sum.taken + sum.needed <= *sum.allocatable) continue;
+    return fmt::format("{} of the node: needs {}, the pods bound there ask for {} of {} together", sum.name, sum.needed,
+                       sum.taken, *sum.allocatable);
+  }
+  return "";
+}
+
+// For a request that fits some cards: empty where one such node's sums are not short, else the best node's shortage.
+std::string State::sum_shortage_everywhere(const core::Request& request) {
+  std::optional<core::Decision> decision = cluster_.decide(request);
+  if (!decision) return "";
+  auto best = nodes_.find(cluster_.node(decision->node).name);
+  std::string shortage = best == nodes_.end() ? "" : sum_shortage(best->second, request);
+  if (shortage.empty()) return "";
+  bool elsewhere = std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& node) {
+    return !core::refusal(cluster_.node(node.second.id), request) && sum_shortage(node.second, request).empty();
+  });
+  return elsewhere ? "" : shortage;
+}
+
 void State::recompute(const std::string& node_name) {
   auto node = nodes_.find(node_name);
   if (node == nodes_.end()) return;
@@ -384,7 +426,7 @@ std::vector<State::Waiting> State::pods_to_wake(int64_t now_ms, size_t at_most) 
         !pod.refused && pod.pod.unschedulable && pod.wakes_by_api > 0 && pod.request->total.kind != core::Kind::kNone;
     if (!pod.refused && !by_api) continue;
     if (now_ms < pod.next_wake_ms) continue;
-    if (!cluster_.decide(pod.request->total)) {
+    if (!cluster_.decide(pod.request->total) || !sum_shortage_everywhere(pod.request->total).empty()) {
       pod.fitted_nowhere = true;
       continue;
     }

@@ -191,6 +191,8 @@ class State {
     core::NodeId id = 0;
     core::Node base;  // nothing taken
     std::string problem;
+    std::optional<int64_t> allocatable_units;
+    std::optional<int64_t> allocatable_core_percent;
     std::set<std::string> holders;  // uids
   };
 
@@ -218,6 +220,8 @@ class State {
   static std::string waiting_rule(const PodEntry& pod);
   core::Node node_state(const NodeEntry& node, const std::set<std::string>& without = {}) const;
   std::optional<core::Node> with_nominated(std::string_view node_name, const kube::Pod& asker) const;
+  std::string sum_shortage(const NodeEntry& node, const core::Request& request) const;
+  std::string sum_shortage_everywhere(const core::Request& request);
   FilterAnswer refuse_all(const std::vector<std::string_view>& names, const std::string& reason) const;
   FilterAnswer give_reasons(const kube::Pod& pod, const core::Request& request,
                             const std::vector<std::string_view>& names);

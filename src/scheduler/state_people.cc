@@ -74,6 +74,8 @@ std::vector<State::Unreached> State::unreached_pods(int64_t now_ms) {
       core::RefusalSummary why = cluster_.explain(pod->request->total);
       text = why.text(unit_name());
       pod->unreached_rule = why.empty() ? "no-cards" : core::to_string(why.by_rule().front().rule);
+    } else if (text = sum_shortage_everywhere(pod->request->total); !text.empty()) {
+      pod->unreached_rule = "node-sum";
     }
     if (text.empty() || text == pod->told) continue;
     pod->told = text;
@@ -159,6 +161,10 @@ Result<json::Object> State::explain(const std::string& name_space, const std::st
     if (entry.base.cards.empty() && entry.problem.empty()) continue;
     std::optional<core::Refusal> why = core::refusal(cluster_.node(entry.id), request);
     if (!why) {
+      if (std::string shortage = sum_shortage(entry, request); !shortage.empty()) {
+        nodes.push_back(json::Object{{"node", node_name}, {"fits", false}, {"reason", shortage}});
+        continue;
+      }
       ++fitting;
       nodes.push_back(json::Object{{"node", node_name}, {"fits", true}});
       continue;
@@ -175,7 +181,10 @@ Result<json::Object> State::explain(const std::string& name_space, const std::st
   }
   out["state"] = fitting > 0 ? "fits; waiting for kube-scheduler to try again, or kept by something that is not a card"
                              : "waiting: no node has a fitting card";
-  if (fitting == 0) out["reason"] = cluster_.explain(request).text(unit);
+  if (fitting == 0) {
+    std::string shortage = sum_shortage_everywhere(request);
+    out["reason"] = shortage.empty() ? cluster_.explain(request).text(unit) : shortage;
+  }
   out["nodes"] = std::move(nodes);
   return out;
 }

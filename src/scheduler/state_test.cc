@@ -285,6 +285,29 @@ TEST_F(StateTest, WakesAtOnceUntilEveryPartOfTheClusterWasAskedAbout) {
   EXPECT_TRUE(state_.pods_to_wake(now_ms + 2'900).empty());
 }
 
+// A pod bound by name asks for two cards of a node with one: kube-scheduler counts both, no card does.
+TEST_F(StateTest, WhereTheNodesSumIsShortNothingFits) {
+  json::Value small = node("a");
+  small.as_object()["status"] = json::Object{
+      {"allocatable", json::Object{{"aliyun.com/gpu-mem", "31"}, {"aliyun.com/gpu-core.percentage", "100"}}}};
+  json::Value two_cards = pod({.name = "by-name", .memory = "40", .core = "20", .node = "a"});
+  two_cards.as_object()["metadata"].as_object()["labels"] = json::Object{{"aliyun.com/gpu-count", "2"}};
+  state_.replace_nodes({small});
+  state_.replace_pods({two_cards, pod({.name = "p", .memory = "40"}), pod({.name = "q", .memory = "8", .core = "5"})});
+  state_.filter(decoded({.name = "q", .memory = "40", .core = "5"}), {"a"});  // refused: it waits
+  EXPECT_TRUE(state_.pods_to_wake(1'000).empty());
+  Result<json::Object> said = state_.explain("d", "q");
+  ASSERT_TRUE(said.ok());
+  EXPECT_EQ(json::to_string(said->at("reason")),
+            "\"aliyun.com/gpu-mem of the node: needs 8, the pods bound there ask for 40 of 31 together\"");
+  EXPECT_TRUE(state_.unreached_pods(1).empty());
+  std::vector<State::Unreached> told = state_.unreached_pods(5'000);
+  ASSERT_EQ(told.size(), 1u);  // q was refused by us; p is kube-scheduler's
+  EXPECT_EQ(told[0].pod.name, "p");
+  state_.pod_deleted("uid-by-name");
+  EXPECT_EQ(state_.pods_to_wake(2'000).size(), 1u);
+}
+
 TEST_F(StateTest, UnreachedPodsAreLookedAtInTurn) {
   state_.replace_nodes({node("a")});
   json::Array pods;

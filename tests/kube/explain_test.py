@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 
-from sluice_cluster import SluiceCluster, wait_until
+from sluice_cluster import GPU_COUNT, SluiceCluster, wait_until
 
 SLUICE = os.path.join(os.environ["SLUICE_BUILD"], "bin", "sluice")
 
@@ -66,6 +67,21 @@ def main():
         said = explain("low-a", *direct)
         assert said.stdout == "default/low-a: bound on node a\n", said.stdout
         print("ok    asked directly: a waiting pod's nodes and who would have to leave; a bound pod's node")
+
+        # kube-scheduler's sums: two cards asked for on a node that has one, by name and so past every scheduler.
+        cluster.add_pod("too-many-cards", 34, 20, labels={GPU_COUNT: "2"}, nodeName="c")  # first: an empty node tempts others
+        cluster.add_node("c", 1)
+        cluster.add_pod("beside", 12, 5, nodeSelector={"kubernetes.io/hostname": "c"})
+        wait_until(lambda: "Insufficient aliyun.com/gpu-mem" in cluster.message_of("beside"), 15, "refused by the sum")
+        node = next(node for node in json.loads(explain("beside", "--json", *direct).stdout)["nodes"] if node["node"] == "c")
+        assert node == {"node": "c", "fits": False, "reason": "aliyun.com/gpu-mem of the node: needs 12, the pods bound there ask "
+                                                              "for 34 of 31 together"}, node
+        time.sleep(5)
+        assert "sluice.dev/wake" not in (cluster.pod("beside")["metadata"].get("annotations") or {}), "woken in vain"
+        cluster.delete_pod("beside")
+        cluster.api.delete("/api/v1/nodes/c")
+        cluster.delete_pod("too-many-cards")
+        print("ok    a node whose cards are free and whose sum is short is not said to fit, and nobody is woken for it")
 
         for arguments, status, words in (
                 (["nobody", *direct], 122, "no live pod default/nobody"),

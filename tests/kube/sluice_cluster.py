@@ -261,6 +261,11 @@ class SluiceCluster:
         record = self.pod(name)["metadata"].get("annotations", {}).get("sluice.dev/allocation")
         return [card["index"] for card in json.loads(record)["cards"]] if record else None
 
+    def message_of(self, name):
+        """Why kube-scheduler says that the pod is not bound."""
+        conditions = self.pod(name)["status"].get("conditions") or []
+        return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
+
     def events_of(self, name):
         events = self.api.get("/api/v1/namespaces/default/events")["items"]
         return [event["message"] for event in events if event["involvedObject"].get("name") == name]
