@@ -152,6 +152,7 @@ Result<void> KubernetesAgent::open_cluster() {
   grants.cdi_directory = options_.cdi_directory;
   grants.libraries = *libraries;
   grants.driver_root = {options_.driver_root, options_.driver_host_root};
+  grants.checkpoint = options_.kubelet_directory + "/device-plugins/" + kCheckpointName;
   grants.delivery = options_.delivery;
   grants.allow_priority = options_.allow_priority;
   grants_ = std::make_unique<PodGrants>(grants, *node_, *pods_, *records_, std::move(*keys), events_.get());

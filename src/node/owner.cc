@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 namespace sluice::node {
 namespace {
@@ -41,28 +42,10 @@ bool ended_well(const LocalPod& pod, const std::string& container) {
   return state != pod.states.end() && state->second.terminated && state->second.exit_code == 0;
 }
 
-// Ids that no record shows: the oldest pod with an init container of this size that has not run.
-Result<Owner> by_request(const OwnerQuestion& question, const std::vector<OwnerCandidate>& candidates) {
-  const OwnerCandidate* oldest = nullptr;
-  std::vector<size_t> containers;
-  for (const OwnerCandidate& candidate : candidates) {
-    std::vector<size_t> found = unrecorded_init(candidate, question);
-    std::erase_if(found, [&](size_t i) { return ended_well(*candidate.pod, candidate.pod->request.shares[i].name); });
-    if (found.empty()) continue;
-    const kube::Pod& pod = candidate.pod->pod;
-    if (oldest != nullptr) {
-      const kube::Pod& other = oldest->pod->pod;
-      if (std::tie(other.created_at, other.uid) <= std::tie(pod.created_at, pod.uid)) continue;
-    }
-    oldest = &candidate;
-    containers = std::move(found);
-  }
-  if (oldest == nullptr) {
-    return not_found(fmt::format("the kubelet's record names no pod that holds {} ids of {} from {} on",
-                                 question.ids.size(), question.resource,
-                                 question.ids.empty() ? "none" : question.ids.front()));
-  }
-  return Owner{oldest->pod, std::move(containers)};
+Error nobody(const OwnerQuestion& question, const char* where) {
+  return not_found(fmt::format("the kubelet's {} names no pod that holds {} ids of {} from {} on", where,
+                               question.ids.size(), question.resource,
+                               question.ids.empty() ? "none" : question.ids.front()));
 }
 
 }  // namespace
@@ -91,9 +74,9 @@ Result<Owner> find_owner(const OwnerQuestion& question, const std::vector<OwnerC
       }
     }
   }
-  if (exact == nullptr && partly == nullptr) return by_request(question, candidates);
+  if (exact == nullptr && partly == nullptr) return nobody(question, "record");
   const OwnerCandidate& found = exact != nullptr ? *exact : *partly;
-  Owner owner{found.pod, unrecorded_init(found, question)};
+  Owner owner{found.pod, unrecorded_init(found, question), true};
   if (exact != nullptr) {
     if (!found.pod->request_problem.empty()) {
       return invalid(fmt::format("{}: {}", found.pod->pod.full_name(), found.pod->request_problem));
@@ -117,6 +100,88 @@ Result<Owner> find_owner(const OwnerQuestion& question, const std::vector<OwnerC
                     found.pod->pod.full_name(), question.ids.size(), question.resource));
   }
   return owner;
+}
+
+Result<Owner> find_in_checkpoint(const OwnerQuestion& question, const std::vector<OwnerCandidate>& candidates,
+                                 const std::vector<CheckpointEntry>& entries) {
+  std::string uid;
+  std::set<std::string> containers;
+  for (const CheckpointEntry& entry : entries) {
+    if (entry.resource != question.resource || entry.ids != question.ids) continue;
+    if (!uid.empty() && uid != entry.pod_uid) {
+      return unavailable(fmt::format("the kubelet's checkpoint has the same device ids of {} for the pods {} and {}",
+                                     question.resource, uid, entry.pod_uid));
+    }
+    uid = entry.pod_uid;
+    containers.insert(entry.container);
+  }
+  if (uid.empty()) return nobody(question, "checkpoint");
+  for (const OwnerCandidate& candidate : candidates) {
+    if (candidate.pod->pod.uid != uid) continue;
+    Owner owner{candidate.pod, {}, true};
+    const auto& shares = candidate.pod->request.shares;
+    for (size_t i = 0; i < shares.size(); ++i) {
+      if (containers.contains(shares[i].name) &&
+          candidate.pod->ids_wanted(shares[i], question.resource) == static_cast<int64_t>(question.ids.size()))
+        owner.containers.push_back(i);
+    }
+    if (!owner.containers.empty()) return owner;
+    return unavailable(
+        fmt::format("the kubelet's checkpoint has {} ids of {} for {}, no container of which asks for "
+                    "that number",
+                    question.ids.size(), question.resource, candidate.pod->pod.full_name()));
+  }
+  return unavailable(
+      fmt::format("the device ids belong to the pod with UID {}, which the API server has not shown to "
+                  "this agent yet",
+                  uid));
+}
+
+Result<Owner> confirm_owner(const OwnerQuestion& question, Owner owner, const std::vector<CheckpointEntry>& entries) {
+  std::set<std::string> containers;
+  for (const CheckpointEntry& entry : entries) {
+    if (entry.resource != question.resource || entry.ids != question.ids) continue;
+    if (entry.pod_uid != owner.pod->pod.uid) {
+      return unavailable(
+          fmt::format("the kubelet has the device ids for the pod with UID {}, its record by name leads "
+                      "to {} with UID {}; waiting until that is one pod",
+                      entry.pod_uid, owner.pod->pod.full_name(), owner.pod->pod.uid));
+    }
+    containers.insert(entry.container);
+  }
+  std::vector<size_t> kept = owner.containers;
+  std::erase_if(kept, [&](size_t i) { return !containers.contains(owner.pod->request.shares[i].name); });
+  if (!kept.empty()) owner.containers = std::move(kept);
+  return owner;
+}
+
+Result<Owner> find_by_request(const OwnerQuestion& question, const std::vector<OwnerCandidate>& candidates,
+                              const std::vector<RecordedPod>& everybody) {
+  for (const RecordedPod& pod : everybody) {
+    for (const RecordedContainer& container : pod.containers) {
+      auto ids = container.ids.find(question.resource);
+      if (ids == container.ids.end() || !overlap(ids->second, question.ids)) continue;
+      return unavailable(
+          fmt::format("the kubelet has recorded the device ids for {}/{}, which the API server has not "
+                      "shown to this agent in that form yet",
+                      pod.name_space, pod.name));
+    }
+  }
+  std::optional<Owner> only;
+  for (const OwnerCandidate& candidate : candidates) {
+    std::vector<size_t> found = unrecorded_init(candidate, question);
+    std::erase_if(found, [&](size_t i) { return ended_well(*candidate.pod, candidate.pod->request.shares[i].name); });
+    if (found.empty()) continue;
+    if (only) {
+      return unavailable(
+          fmt::format("the device ids may be of an init container of {} or of {}, and the kubelet's "
+                      "checkpoint, which would tell, cannot be read",
+                      only->pod->pod.full_name(), candidate.pod->pod.full_name()));
+    }
+    only = Owner{candidate.pod, std::move(found), false};
+  }
+  if (!only) return nobody(question, "record");
+  return std::move(*only);
 }
 
 Owner narrow(const OwnerQuestion& question, Owner owner, const std::optional<RecordedPod>& record,

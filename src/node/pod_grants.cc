@@ -22,14 +22,6 @@ constexpr size_t kMaxSlotBytes = 512u << 10;
 constexpr int64_t kOrphanSeconds = 120;
 constexpr auto kAllocationPoll = std::chrono::milliseconds(100);
 
-uint64_t random_slot() {
-  uint64_t id = 0;
-  while (id == 0) {
-    if (::getrandom(&id, sizeof(id), 0) != sizeof(id)) id = agent::monotonic_ns();
-  }
-  return id;
-}
-
 std::vector<std::string> files_in(const std::string& directory) {
   std::vector<std::string> names;
   DIR* stream = ::opendir(directory.c_str());
@@ -60,6 +52,14 @@ PodGrants::PodGrants(PodGrantsOptions options, agent::Node& node, LocalPods& pod
       records_(records),
       verifier_(std::move(verifier)),
       events_(events) {}
+
+uint64_t PodGrants::random_slot() {
+  uint64_t id = 0;
+  while (id == 0) {
+    if (::getrandom(&id, sizeof(id), 0) != sizeof(id)) id = agent::monotonic_ns();
+  }
+  return id;
+}
 
 std::string PodGrants::slot_path(uint64_t slot) const {
   return fmt::format("{}/slots/{}.json", options_.state_directory, slot_text(slot));

@@ -39,7 +39,9 @@ struct PodGrantsOptions {
   DriverRoot driver_root;
   DeliveryKind delivery = DeliveryKind::kCdi;
   bool allow_priority = false;
+  std::string checkpoint;         // the kubelet's file of allocations
   int owner_wait_ms = 8000;       // for record and watch to agree on whose a container is; the kubelet gives 30 s
+  int last_resort_ms = 1500;      // before a container that no record shows is found by elimination
   int capacity_wait_ms = 3000;    // for the last word about a pod that has just ended and whose place is taken
   int allocation_wait_ms = 5000;  // for the allocation of a pod that was bound without one
 };
@@ -91,6 +93,8 @@ class PodGrants {
 
   // owners (pod_grants_owner.cc)
   Result<Owner> owner_of(const OwnerQuestion& question);
+  Result<std::vector<CheckpointEntry>> checkpoint() const;
+  Result<Owner> owner_off_record(const OwnerQuestion& question, bool last_resort);
   Result<Owner> ask_pods(const OwnerQuestion& question, std::chrono::steady_clock::time_point arrived);
   Result<void> ask_pod(const LocalPodPtr& pod);
   Result<void> ask_all(std::chrono::steady_clock::time_point arrived);
@@ -113,6 +117,8 @@ class PodGrants {
   bool status_tells(const Owner& owner, bool last_try);
   Result<std::vector<Slot>> claim_slots(const OwnerQuestion& question, const Owner& owner, size_t chosen, bool equal,
                                         const std::string& container);
+  uint64_t new_grant_id(uint64_t slot, const std::set<uint64_t>& mistaken) const;
+  static uint64_t random_slot();
   void forget(uint64_t slot);
   void drop_orphans();
   std::string slot_path(uint64_t slot) const;

@@ -179,7 +179,9 @@ Result<void> PodGrants::fill_once(const OwnerQuestion& question, const Owner& ow
     if (!wanted) return std::move(wanted.error());
     all.push_back(std::move(*wanted));
   }
+  // (An answer of env delivery is final: its container can only have the grant that the answer names.)
   const bool equal =
+      options_.delivery == DeliveryKind::kCdi &&
       std::all_of(all.begin(), all.end(), [&](const Wanted& w) { return w.shares == all.front().shares; });
   if (!equal && !status_tells(owner, last_try)) {
     return exhausted(
@@ -209,28 +211,50 @@ Result<void> PodGrants::fill_once(const OwnerQuestion& question, const Owner& ow
 }
 
 // The slots that stand for these ids become the container's, on disk too. With `equal` all of them; else the one of the
-// container at owner.containers[chosen].
+// container at owner.containers[chosen]. Slots that another pod got by elimination are taken back, and its grant ends.
 Result<std::vector<Slot>> PodGrants::claim_slots(const OwnerQuestion& question, const Owner& owner, size_t chosen,
                                                  bool equal, const std::string& container) {
   const kube::Pod& pod = owner.pod->pod;
-  std::lock_guard guard(mutex_);
-  std::vector<uint64_t> ids = slots_.with_ids(question.resource, question.ids, pod.uid);
-  // The last slots are this pod's, one per container; before them may stand those of a pod that was turned away.
-  if (!equal && ids.size() >= owner.containers.size()) ids = {ids[ids.size() - owner.containers.size() + chosen]};
-  uint64_t grant = 0;
-  for (uint64_t id : ids) grant = grant == 0 ? slots_.find(id)->grant : grant;
+  std::set<uint64_t> mistaken;
   std::vector<Slot> claimed;
-  for (uint64_t id : ids) {
-    Slot& slot = *slots_.find(id);
-    const Slot before = slot;
-    slot.owner = {pod.uid, pod.name_space, pod.name, container};
-    if (question.resource != core::kResourceCore) slot.grant = grant == 0 ? ids.back() : grant;
-    if (!(slot == before)) {
-      if (Result<void> saved = save(slot); !saved) return std::move(saved.error());
+  {
+    std::lock_guard guard(mutex_);
+    std::vector<uint64_t> ids = slots_.with_ids(question.resource, question.ids, pod.uid, owner.sure);
+    // The last slots are this pod's, one per container; before them may stand those of a pod that was turned away.
+    if (!equal && ids.size() >= owner.containers.size()) ids = {ids[ids.size() - owner.containers.size() + chosen]};
+    uint64_t grant = 0;
+    for (uint64_t id : ids) {
+      const Slot& slot = *slots_.find(id);
+      if (slot.owned() && slot.owner.pod_uid != pod.uid) {
+        log::warning("a slot was found by elimination for the wrong pod and is taken back",
+                     {{"had", slot.owner.text()}, {"pod", pod.full_name()}});
+        if (slot.grant != 0) mistaken.insert(slot.grant);
+      } else if (grant == 0) {
+        grant = slot.grant;
+      }
     }
-    claimed.push_back(slot);
+    for (uint64_t id : ids) {
+      Slot& slot = *slots_.find(id);
+      const Slot before = slot;
+      slot.owner = {pod.uid, pod.name_space, pod.name, container};
+      slot.sure = owner.sure || (slot.owner == before.owner && before.sure);
+      if (question.resource != core::kResourceCore)
+        slot.grant = grant == 0 ? new_grant_id(ids.back(), mistaken) : grant;
+      grant = slot.grant;
+      if (!(slot == before)) {
+        if (Result<void> saved = save(slot); !saved) return std::move(saved.error());
+      }
+      claimed.push_back(slot);
+    }
   }
+  for (uint64_t grant : mistaken) node_.end_pod_grant(grant);
   return claimed;
+}
+
+// A grant is named after its slot, unless a program of another pod may still hold that name. (Env delivery: the answer
+// has said the name, so it is waited for.)
+uint64_t PodGrants::new_grant_id(uint64_t slot, const std::set<uint64_t>& mistaken) const {
+  return mistaken.contains(slot) && options_.delivery == DeliveryKind::kCdi ? random_slot() : slot;
 }
 
 // Delivery without CDI: what the container is told of its card is final now, before the kubelet says whose it is. The

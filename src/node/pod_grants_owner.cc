@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/files.h"
 #include "node/pod_grants.h"
 
 namespace sluice::node {
@@ -14,6 +15,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kRetry = std::chrono::milliseconds(50);
 constexpr auto kRateLimitPause = std::chrono::milliseconds(25);
 constexpr int kRateLimitTries = 40;
+constexpr auto kResortPause = std::chrono::milliseconds(500);  // each try asks the kubelet for its whole record
+constexpr size_t kMaxCheckpointBytes = 64u << 20;
 constexpr int64_t kListQuietMs = 50;  // kubernetes: List loses ids of an Allocate in flight
 
 }  // namespace
@@ -143,8 +146,35 @@ Result<Owner> PodGrants::ask_pods(const OwnerQuestion& question, Clock::time_poi
   return find_owner(question, candidates());
 }
 
+Result<std::vector<CheckpointEntry>> PodGrants::checkpoint() const {
+  Result<std::string> text = read_file(options_.checkpoint, kMaxCheckpointBytes);
+  if (!text) return std::move(text.error());
+  return parse_checkpoint(*text);
+}
+
+// Ids that the record does not show. Nothing here may hand a pod another's share: what the kubelet has not said is
+// settled late, by elimination, or not at all.
+Result<Owner> PodGrants::owner_off_record(const OwnerQuestion& question, bool last_resort) {
+  Result<std::vector<CheckpointEntry>> entries = checkpoint();
+  if (entries) {
+    Result<Owner> owner = find_in_checkpoint(question, candidates(), *entries);
+    if (owner || owner.error().code != ErrorCode::kNotFound || !last_resort) return owner;
+  }
+  if (!last_resort) return not_found("whose container this is, the kubelet's record does not say yet");
+  std::lock_guard guard(asking_);
+  if (quiet_ms() < kListQuietMs)
+    return unavailable("the kubelet is placing pods; its record is asked for when it has done");
+  ++counters_.record_calls;
+  Result<std::vector<RecordedPod>> everybody = records_.list();
+  if (!everybody) return std::move(everybody.error());
+  return find_by_request(question, candidates(), *everybody);
+}
+
 Result<Owner> PodGrants::owner_of(const OwnerQuestion& question) {
-  const auto end = Clock::now() + std::chrono::milliseconds(options_.owner_wait_ms);
+  const auto began = Clock::now();
+  const auto end = began + std::chrono::milliseconds(options_.owner_wait_ms);
+  std::optional<Error> reason;  // the last one that says more than "nobody"
+  auto next_resort = began + std::chrono::milliseconds(options_.last_resort_ms);
   while (true) {
     const auto arrived = Clock::now();
     Result<Owner> owner = internal("nobody was asked");
@@ -155,9 +185,21 @@ Result<Owner> PodGrants::owner_of(const OwnerQuestion& question) {
       Result<void> asked = ask_all(arrived);
       owner = asked ? find_owner(question, candidates()) : Result<Owner>(std::move(asked.error()));
     }
-    if (owner || Clock::now() >= end || owner.error().code == ErrorCode::kInvalid) return owner;
+    if (owner) {
+      if (Result<std::vector<CheckpointEntry>> entries = checkpoint(); entries)
+        owner = confirm_owner(question, std::move(*owner), *entries);
+    }
+    const bool contradiction = !owner && owner.error().code == ErrorCode::kUnavailable;
+    if (!owner && owner.error().code == ErrorCode::kNotFound) {
+      const bool last_resort = Clock::now() >= next_resort;
+      if (last_resort) next_resort = Clock::now() + kResortPause;
+      owner = owner_off_record(question, last_resort);
+    }
+    if (owner || owner.error().code == ErrorCode::kInvalid) return owner;
+    if (owner.error().code != ErrorCode::kNotFound) reason = owner.error();
+    if (Clock::now() >= end) return reason ? Result<Owner>(std::move(*reason)) : std::move(owner);
     // Two pods with one id, as remembered: one of them may have gone. What is known of both is asked anew.
-    if (owner.error().code == ErrorCode::kUnavailable) {
+    if (contradiction) {
       std::lock_guard guard(mutex_);
       known_.clear();
     }

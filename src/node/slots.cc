@@ -34,7 +34,8 @@ json::Object Slot::to_json() const {
           {"grant", grant == 0 ? "" : slot_text(grant)},
           {"guess_pod_uid", guess.pod_uid},
           {"guess_container", guess.container},
-          {"libraries", libraries}};
+          {"libraries", libraries},
+          {"sure", sure}};
 }
 
 Result<Slot> Slot::from_json(const json::Object& object) {
@@ -59,6 +60,7 @@ Result<Slot> Slot::from_json(const json::Object& object) {
   f.text("guess_pod_uid", slot.guess.pod_uid, 256);
   f.text("guess_container", slot.guess.container, 256);
   f.text("libraries", slot.libraries);
+  f.flag("sure", slot.sure);
   if (f.error()) return *f.error();
   Result<uint64_t> number = agent::parse_grant_id(id);
   if (!number) return std::move(number.error());
@@ -93,10 +95,10 @@ Slot* SlotTable::find(uint64_t id) {
 }
 
 std::vector<uint64_t> SlotTable::with_ids(const std::string& resource, const std::vector<std::string>& ids,
-                                          const std::string& pod_uid) const {
+                                          const std::string& pod_uid, bool sure) const {
   std::vector<const Slot*> found;
   for (const auto& [id, slot] : slots_) {
-    if (slot.owned() && slot.owner.pod_uid != pod_uid) continue;
+    if (slot.owned() && slot.owner.pod_uid != pod_uid && (slot.sure || !sure)) continue;
     if (slot.resource == resource && slot.ids == ids) found.push_back(&slot);
   }
   std::sort(found.begin(), found.end(), [](const Slot* a, const Slot* b) { return a->sequence < b->sequence; });

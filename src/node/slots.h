@@ -34,6 +34,7 @@ struct Slot {
   uint64_t grant = 0;            // 0: none yet. Slots of one pod with the same ids share one
   ContainerName guess;           // env delivery: whose the answer was made for, before anybody knew
   std::string libraries;         // folder of the guest libraries that its answer names (env delivery)
+  bool sure = true;              // the owner is the kubelet's word; false: found by elimination
   bool owned() const { return !owner.pod_uid.empty(); }
   json::Object to_json() const;
   static Result<Slot> from_json(const json::Object& object);
@@ -51,9 +52,10 @@ class SlotTable {
   const std::map<uint64_t, Slot>& all() const { return slots_; }
   uint64_t next_sequence() const { return last_sequence_ + 1; }
 
-  // Slots with exactly these ids that are nobody's or this pod's, oldest call first.
+  // Slots with exactly these ids that are nobody's or this pod's, oldest call first; who is `sure` gets those too that
+  // another pod has without being sure.
   std::vector<uint64_t> with_ids(const std::string& resource, const std::vector<std::string>& ids,
-                                 const std::string& pod_uid) const;
+                                 const std::string& pod_uid, bool sure = true) const;
   // How many slots share an id with these.
   size_t overlapping(const std::string& resource, const std::vector<std::string>& ids) const;
   // All of a resource in the order of the Allocate calls.

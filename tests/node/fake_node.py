@@ -198,12 +198,12 @@ def merge(into, patch):
 class Kubelet:
     """Registration, lists, Allocate in random order, PreStartContainer, PodResources: as kubelets do it."""
 
-    def __init__(self, folder, has_get=True):
+    def __init__(self, folder, has_get=True, has_checkpoint=True):
         import grpc
         from kubelet import deviceplugin_v1beta1_pb2 as plugin_pb
         from kubelet import podresources_v1_pb2 as records_pb
         self.grpc, self.pb, self.records_pb = grpc, plugin_pb, records_pb
-        self.folder, self.has_get = folder, has_get
+        self.folder, self.has_get, self.has_checkpoint = folder, has_get, has_checkpoint
         self.lists = {}    # resource -> {id: health}
         self.plugins = {}  # resource -> channel
         self.options = {}
@@ -220,7 +220,8 @@ class Kubelet:
     # -- sockets
     def start(self):
         for name in os.listdir(f"{self.folder}/device-plugins"):
-            os.unlink(f"{self.folder}/device-plugins/{name}")
+            if name.endswith(".sock"):
+                os.unlink(f"{self.folder}/device-plugins/{name}")
         self.lists = {name: {i: "Unhealthy" for i in ids} for name, ids in self.lists.items()}
         self.plugins, self.options = {}, {}
         grpc = self.grpc
@@ -347,6 +348,21 @@ class Kubelet:
                     reusable.get(resource, set()).difference_update(ids)
                     self.records[key].setdefault(container["name"], {})[resource] = ids
 
+        self.write_checkpoint()
+
+    def write_checkpoint(self):
+        """kubelet_internal_checkpoint, as kubelets write it once a container's devices are allocated."""
+        if not self.has_checkpoint:
+            return
+        entries = [{"PodUID": uid, "ContainerName": container, "ResourceName": resource, "DeviceIDs": {"-1": ids},
+                    "AllocResp": base64.b64encode(self.answers[(uid, container, resource)].SerializeToString()).decode()}
+                   for (uid, container, resource), ids in self.taken.items()]
+        text = json.dumps({"Data": {"PodDeviceEntries": entries or None, "RegisteredDevices": {}}, "Checksum": 0})
+        path = f"{self.folder}/device-plugins/kubelet_internal_checkpoint"
+        with open(f"{path}.new", "w") as file:
+            file.write(text)
+        os.rename(f"{path}.new", path)
+
     def start_container(self, pod, name):
         uid = pod["metadata"]["uid"]
         mine = [(r, ids) for (u, c, r), ids in self.taken.items() if u == uid and c == name]
@@ -361,6 +377,7 @@ class Kubelet:
             for key in [k for k in table if k[0] == uid]:
                 del table[key]
         self.records.pop((pod["metadata"]["namespace"], pod["metadata"]["name"]), None)
+        self.write_checkpoint()
 
     def cdi_device(self, pod, container, resource=MEMORY):
         devices = self.answers[(pod["metadata"]["uid"], container, resource)].cdi_devices
@@ -379,7 +396,7 @@ class Node:
     """One node: folder, cards, API server, kubelet, agent, and the scheduler's pen."""
 
     def __init__(self, cards=1, profile="V100-SXM2-32GB", mode="core_mem", has_get=True, version="v1.36.3",
-                 runtime="containerd://2.4.2", options=(), card_options=()):
+                 runtime="containerd://2.4.2", options=(), card_options=(), has_checkpoint=True):
         self.folder = tempfile.mkdtemp(prefix="sluice-node-")
         self.driver = f"{self.folder}/sim"
         os.makedirs(self.driver)
@@ -403,7 +420,7 @@ class Node:
                        "clusters": [{"name": "t", "cluster": {"server": self.api.url}}],
                        "users": [{"name": "t", "user": {"token": "t"}}],
                        "contexts": [{"name": "t", "context": {"cluster": "t", "user": "t"}}]}, file)
-        self.kubelet = Kubelet(f"{self.folder}/kubelet", has_get)
+        self.kubelet = Kubelet(f"{self.folder}/kubelet", has_get, has_checkpoint)
         self.options = list(options)
         self.agent = None
         self.log = f"{self.folder}/agent.log"
@@ -458,8 +475,10 @@ class Node:
         return json.loads(annotations["sluice.dev/cards"])
 
     # -- pods
-    def make_pod(self, containers=None, init=None, name=None, count=None, allocation="auto", card=0, labels=None):
-        """A pod of this node with its signed allocation. containers: {name: (units, percent)}."""
+    def make_pod(self, containers=None, init=None, name=None, count=None, allocation="auto", card=0, labels=None,
+                 shown=True):
+        """A pod of this node with its signed allocation. containers: {name: (units, percent)}. shown: the API server has
+        it; else the kubelet alone knows, as when the agent's watch is behind, until api.put("pods", pod)."""
         self.pods += 1
         name = name or f"pod-{self.pods}"
         uid = f"00000000-0000-4000-8000-{random.getrandbits(48):012x}"
@@ -487,7 +506,8 @@ class Node:
             pod["metadata"]["labels"]["aliyun.com/gpu-count"] = str(len(chosen))
         if allocation == "auto":
             self.sign(pod, chosen, {**(init or {}), **containers}, set(init or {}))
-        self.api.put("pods", pod)
+        if shown:
+            self.api.put("pods", pod)
         return pod
 
     def sign(self, pod, cards, containers, init=()):

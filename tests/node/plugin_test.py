@@ -197,6 +197,99 @@ def equal_init_container_with_other_compute():
         eventually("the main container's own share", main_has_its_own)
 
 
+def in_background(call, *arguments):
+    """Runs the call in a thread; returns a function that waits for it and passes its error on."""
+    errors = []
+
+    def body():
+        try:
+            call(*arguments)
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+    thread = threading.Thread(target=body)
+    thread.start()
+
+    def end():
+        thread.join()
+        if errors:
+            raise errors[0]
+    return end
+
+
+def a_pod_that_the_watch_does_not_have_yet():
+    """Another pod of the same shape is there and would fit; it is not taken for the one that starts."""
+    for shape in ({"containers": {"plain": (0, 0)}, "init": {"first": (4, 10)}}, {"containers": {"main": (4, 10)}}):
+        with Node(cards=2).start_agent() as node:
+            node.wait_offered(62, 200)
+            seen = node.make_pod({"plain": (0, 0)}, init={"first": (4, 30)}, card=0)
+            node.kubelet.admit(seen)
+            late = node.make_pod(**shape, card=1, shown=False)
+            node.kubelet.admit(late)
+            name = next(iter(shape.get("init", shape["containers"])))
+            started = in_background(node.kubelet.start_container, late, name)
+            time.sleep(2.5)
+            assert not node.grants(), node.grants()
+            node.api.put("pods", late)
+            started()
+            node.kubelet.start_container(seen, "first")
+            assert node.grant(late, name) == {1: (32510 * 4 // 31, 100)}
+            assert node.grant(seen, "first") == {0: (32510 * 4 // 31, 300)}
+
+
+def a_new_pod_of_an_old_name():
+    """The kubelet's record knows names; the pod of that name in the watch is the one before."""
+    with Node(cards=2).start_agent() as node:
+        node.wait_offered(62, 200)
+        before = node.make_pod({"main": (4, 10)}, name="web-0", card=0)
+        node.kubelet.admit(before)
+        node.kubelet.start_container(before, "main")
+        node.kubelet.forget(before)
+        now = node.make_pod({"main": (4, 30)}, name="web-0", card=1, shown=False)
+        node.kubelet.admit(now)
+        started = in_background(node.kubelet.start_container, now, "main")
+        time.sleep(1)
+        assert len(node.grants()) == 1, node.grants()
+        node.delete_pod(before) if before["metadata"]["uid"] in node.api.objects["pods"] else None
+        node.kubelet.records[("team", "web-0")] = {"main": {r: ids for (u, _, r), ids in node.kubelet.taken.items()
+                                                            if u == now["metadata"]["uid"]}}
+        node.api.put("pods", now)
+        started()
+        assert node.grant(now, "main") == {1: (32510 * 4 // 31, 300)}
+
+
+def without_a_checkpoint_by_elimination():
+    """Nothing tells whose an init container is but that nobody else can be meant; when that was wrong, the pod that the
+    kubelet's record names takes its slot back."""
+    with Node(cards=2, has_checkpoint=False).start_agent() as node:
+        node.wait_offered(62, 200)
+        late = node.make_pod({"main": (4, 10)}, init={"first": (4, 10)}, card=1, shown=False)
+        node.kubelet.admit(late)
+        # Recorded for a pod that is not in the watch: no guess.
+        refused_late = in_background(node.kubelet.start_container, late, "main")
+        seen = node.make_pod({"plain": (0, 0)}, init={"first": (4, 10)}, card=0)
+        time.sleep(2.5)
+        assert not node.grants(), node.grants()
+        # The record is silent too, a fault: one pod alone can be meant, which is believed after a while.
+        record = node.kubelet.records.pop(("team", late["metadata"]["name"]))
+        began = time.monotonic()
+        refused_late()
+        assert time.monotonic() - began < 5
+        assert node.grant(late, "main") == {0: (32510 * 4 // 31, 100)}
+        # The record is right again and the watch has the pod: it gets its own, and what the other got is its own again.
+        node.kubelet.records[("team", late["metadata"]["name"])] = record
+        node.api.put("pods", late)
+        node.set_status(late, states={"first": {"terminated": {"exitCode": 0}}})
+        eventually("its own", lambda: node.kubelet.start_container(late, "main") is None and
+                   node.grant(late, "main") == {1: (32510 * 4 // 31, 100)})
+        node.kubelet.admit(seen)
+        node.kubelet.start_container(seen, "first")
+        assert node.grant(seen, "first") == {0: (32510 * 4 // 31, 100)}
+        assert node.grant(late, "main") == {1: (32510 * 4 // 31, 100)}
+        node.delete_pod(seen)
+        node.delete_pod(late)
+        eventually("nothing left", lambda: not node.grants() and not node.slots() and not node.specs())
+
+
 def wrong_records_give_no_card():
     with Node().start_agent() as node:
         node.wait_offered()
@@ -618,7 +711,8 @@ def malformed_calls():
 
 SCENES = [registers_and_describes_the_node, a_pod_gets_what_its_allocation_says, many_equal_pods_at_once,
           kubelet_without_get, same_ids_recorded_for_two_pods, containers_of_one_pod, several_cards,
-          init_containers_share_the_pods_charge, equal_init_container_with_other_compute, wrong_records_give_no_card,
+          init_containers_share_the_pods_charge, equal_init_container_with_other_compute,
+          a_pod_that_the_watch_does_not_have_yet, a_new_pod_of_an_old_name, without_a_checkpoint_by_elimination, wrong_records_give_no_card,
           a_card_is_never_given_twice, bound_without_the_scheduler, agent_killed_and_back, agent_ends_politely,
           kubelet_restarts, node_reboots, a_sick_card_keeps_what_is_held, modes_change_while_pods_run,
           unknown_modes_say_so, whole_cards, another_plugin_has_the_whole_cards, share_mode_sets_no_limit,
