@@ -4,6 +4,9 @@ namespace sluice::scheduler {
 namespace {
 
 constexpr size_t kMaxIdle = 32;
+// A call goes on once. Where two followers each take the other for the leader, or one finds its own address in a lease
+// of its former life, it would else go round until all connections are in use.
+constexpr const char* kForwarded = "?forwarded";
 
 }  // namespace
 
@@ -31,17 +34,17 @@ void Forwarder::give_back(std::unique_ptr<kube::HttpClient> client) {
 ServerResponse Forwarder::forward(const ServerRequest& request, const std::string& leader_url) {
   ServerResponse none = error_response(503, "this replica does not lead and the leader cannot be reached");
   none.close = true;
-  if (leader_url.empty()) return none;
+  if (leader_url.empty() || request.target.ends_with(kForwarded)) return none;
   kube::HttpRequest out;
   out.method = request.method;
-  out.path = request.target;
+  out.path = request.target + kForwarded;
   out.body = request.body;
   out.timeout = timeout_;
   std::unique_ptr<kube::HttpClient> client = take(leader_url);
   Result<kube::HttpResponse> answer = client->send(out);
   if (!answer) return none;
   give_back(std::move(client));
-  return {answer->status, std::move(answer->body), "application/json", false};
+  return {answer->status, std::move(answer->body), "application/json", answer->status == 503};
 }
 
 }  // namespace sluice::scheduler

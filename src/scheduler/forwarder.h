@@ -21,7 +21,7 @@ class Forwarder {
       : certificates_(std::move(certificates)), timeout_(timeout) {}
 
   // Without an answer of the leader: 503 that closes the connection, since kube-scheduler's HTTP client would otherwise
-  // stay with this replica.
+  // stay with this replica. A call that was sent on to us goes no further.
   ServerResponse forward(const ServerRequest& request, const std::string& leader_url);
 
  private:

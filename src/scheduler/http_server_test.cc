@@ -1,14 +1,17 @@
 #include "scheduler/http_server.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 
 #include "kube/http_client.h"
+#include "scheduler/forwarder.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -46,6 +49,22 @@ TEST(HttpServer, AnswersSeveralRequestsOnOneConnection) {
   EXPECT_NE(answer.find("POST /a?b  abc"), std::string::npos) << answer;
   EXPECT_NE(answer.find("GET /c  "), std::string::npos) << answer;
   EXPECT_NE(answer.find("Connection: close"), std::string::npos);
+}
+
+// A follower that finds its own address in the lease, or another follower's, asks once and no more.
+TEST(Forwarder, ACallIsSentOnOnce) {
+  Forwarder forwarder({});
+  std::atomic<int> calls{0};
+  std::string own;
+  auto server = HttpServer::start({}, [&](const ServerRequest& request) {
+    ++calls;
+    return forwarder.forward(request, own);
+  });
+  ASSERT_TRUE(server.ok());
+  own = fmt::format("http://127.0.0.1:{}", (*server)->port());
+  std::string answer = raw((*server)->port(), "POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}");
+  EXPECT_NE(answer.find("does not lead"), std::string::npos) << answer;
+  EXPECT_EQ(calls, 2);
 }
 
 TEST(HttpServer, BadRequestsGetAClearRefusal) {

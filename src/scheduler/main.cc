@@ -121,7 +121,8 @@ int run(Options options) {
   State state(options.state, *verifier);
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
-  std::string identity = fmt::format("{}_{}@{}", host, getpid(), options.advertise_url);
+  // Started again in the same place it is the same replica, and need not wait for the lease of its former life.
+  std::string identity = fmt::format("{}@{}", host, options.advertise_url);
   std::unique_ptr<kube::LeaderElection> election;
   if (options.leader_elect) {
     kube::LeaseOptions lease;

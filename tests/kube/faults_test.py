@@ -11,6 +11,7 @@ us without a record.
 """
 
 import collections
+import itertools
 import json
 import random
 import sys
@@ -225,6 +226,7 @@ class Replicas:
         self.cluster = cluster
         self.ports = [cluster.port, free_port()]
         self.processes = [None, None]
+        self.names = itertools.cycle(["127.0.0.1", "localhost"])
         cluster.stop_sluice()
         for i in range(2):
             self.start(i)
@@ -232,8 +234,10 @@ class Replicas:
     def start(self, i):
         port = self.ports[i]
         self.processes[i] = self.cluster.start_replica(
-            port, ["--leader-elect", "--advertise-url", f"http://127.0.0.1:{port}", "--lease-namespace", "default"])
+            port, ["--leader-elect", "--advertise-url", f"http://{next(self.names)}:{port}", "--lease-namespace", "default"])
 
+    # Under the same name it has its lease back at once; under another one it is a stranger at the leader's address, and
+    # somebody takes over when the lease has run out.
     def kill_leader(self):
         try:
             holder = self.cluster.api.get("/apis/coordination.k8s.io/v1/namespaces/default/leases/sluice-scheduler")["spec"]["holderIdentity"]
