@@ -69,8 +69,8 @@ bool KubernetesAgent::whole_cards_free(const NodeFacts& facts) {
   return true;
 }
 
-std::map<std::string, PluginSet::Wanted> KubernetesAgent::offers(const std::vector<agent::CardFacts>& cards) {
-  std::map<std::string, PluginSet::Wanted> wanted;
+DeviceLists KubernetesAgent::offers(const std::vector<agent::CardFacts>& cards) {
+  DeviceLists wanted;
   offer_problem_.clear();
   if (!is_sharing(mode_.mode)) {
     memory_ids_ = core_ids_ = 0;  // their plugins are gone, a new one may list what it likes
@@ -93,11 +93,11 @@ std::map<std::string, PluginSet::Wanted> KubernetesAgent::offers(const std::vect
   memory.closed = compute.closed = !mode_.settled() || !offer_problem_.empty();
   const std::vector<bool> units = plan_health(memory, memory_ids_, grants_->held(core::kResourceMemory, kMemoryLetter));
   memory_ids_ = units.size();
-  wanted[core::kResourceMemory] = {&memory_calls_, to_devices(kMemoryLetter, units)};
+  wanted[core::kResourceMemory] = to_devices(kMemoryLetter, units);
   if (mode_.mode == core::NodeMode::kCoreMemory) {
     const std::vector<bool> percents = plan_health(compute, core_ids_, grants_->held(core::kResourceCore, kCoreLetter));
     core_ids_ = percents.size();
-    wanted[core::kResourceCore] = {&core_calls_, to_devices(kCoreLetter, percents)};
+    wanted[core::kResourceCore] = to_devices(kCoreLetter, percents);
   } else {
     core_ids_ = 0;
   }
@@ -127,9 +127,7 @@ void KubernetesAgent::decide() {
   if (!facts || !pods_->listed()) {
     // Just started, and the API server has not answered. The kubelet refuses pods whose resources are not back, so what
     // was offered before is offered again in the mode that was in force; what it means for pods is found out later.
-    if (!is_sharing(mode_.mode)) return;
-    plugins_->want(offers(node_->card_facts()));
-    plugins_->tend();
+    if (is_sharing(mode_.mode)) plugins_->want(offers(node_->card_facts()), true);
     return;
   }
   if (!leaving_) decide_mode(*facts);
@@ -139,10 +137,9 @@ void KubernetesAgent::decide() {
     if (number >= 0 && number <= 10'000) node_->set_max_grants_per_card(static_cast<int32_t>(number));
   }
   const std::vector<agent::CardFacts> cards = node_->card_facts();
-  std::map<std::string, PluginSet::Wanted> wanted = offers(cards);
+  DeviceLists wanted = offers(cards);
   if (whole_cards_free(*facts) && (is_sharing(mode_.mode) || mode_.mode == core::NodeMode::kDefault)) {
-    PluginSet::Wanted& whole = wanted[core::kResourceWholeCards];
-    whole.calls = &whole_calls_;
+    std::vector<OfferedDevice>& whole = wanted[core::kResourceWholeCards];
     if (mode_.mode == core::NodeMode::kDefault) {
       for (const agent::CardFacts& card : cards) {
         if (std::find(whole_ids_.begin(), whole_ids_.end(), card.info.uuid) == whole_ids_.end())
@@ -152,16 +149,16 @@ void KubernetesAgent::decide() {
       for (const std::string& uuid : whole_ids_) {
         auto card = std::find_if(cards.begin(), cards.end(), [&](const auto& one) { return one.info.uuid == uuid; });
         const bool free = mode_.settled() && card != cards.end() && card->usable;
-        whole.devices.push_back({uuid, held.contains(uuid) || free});
+        whole.push_back({uuid, held.contains(uuid) || free});
       }
     } else {
       whole_ids_.clear();
     }
   }
-  plugins_->want(wanted);
-  plugins_->tend();
+  const bool offers_nothing = wanted.empty();
+  plugins_->want(std::move(wanted));
   registrations_ = plugins_->registrations();
-  ready_ = pods_->listed() && (wanted.empty() || plugins_->complete());
+  ready_ = pods_->listed() && (offers_nothing || plugins_->complete());
   write_face(*facts, cards);
   tell_agent_events();
 }

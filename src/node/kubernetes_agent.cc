@@ -1,5 +1,6 @@
 #include "node/kubernetes_agent.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -19,6 +20,7 @@
 #include "agent/turn_host.h"
 #include "base/log.h"
 #include "node/clean_up.h"
+#include "node/front.h"
 #include "node/libraries.h"
 
 namespace sluice::node {
@@ -67,10 +69,28 @@ Result<std::optional<kube::Verifier>> load_keys(const std::vector<std::string>& 
   return std::optional<kube::Verifier>(std::move(*verifier));
 }
 
-KubernetesAgent::KubernetesAgent(Options options)
+KubernetesAgent::KubernetesAgent(Options options, Fd front)
     : options_(std::move(options)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      stop_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+      stop_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  // Without the front nothing can be served, and all that has to last is on disk: a new agent may start at once.
+  plugins_ = std::make_unique<PluginLink>(std::move(front), [this] { poke(); }, [] { ::_exit(kExitFailed); });
+}
+
+ReplyMessage KubernetesAgent::answer(const CallMessage& call) {
+  ReplyMessage reply;
+  auto keep = [&](auto&& result) {
+    reply.done = result.ok();
+    if (!result) reply.error = std::move(result.error());
+    return reply.done;
+  };
+  if (call.pre_start) {
+    keep(grants_->pre_start(call.resource, call.ids));
+  } else if (Result<ContainerAnswer> allocated = grants_->allocate(call.resource, call.ids); keep(allocated)) {
+    reply.answer = std::move(*allocated);
+  }
+  return reply;
+}
 
 KubernetesAgent::~KubernetesAgent() {
   {
@@ -158,7 +178,7 @@ Result<void> KubernetesAgent::open_cluster() {
   grants_ = std::make_unique<PodGrants>(grants, *node_, *pods_, *records_, std::move(*keys), events_.get());
   if (Result<void> restored = grants_->restore(); !restored) return restored;
   remove_old_libraries(options_.state_directory, grants_->libraries_in_use());
-  plugins_ = std::make_unique<PluginSet>(options_.kubelet_directory + "/device-plugins");
+  plugins_->serve([this](const CallMessage& call) { return answer(call); });
   if (Result<std::string> word = read_file(options_.state_directory + "/mode", 64); word)
     mode_.mode = parse_mode_word(*word);
 
@@ -204,18 +224,11 @@ void KubernetesAgent::run(int stop_fd) {
   constexpr int kSettleMs = 20;  // several changes at once are looked at once
   while (true) {
     decide();
-    pollfd waiting[4] = {{stop_fd, POLLIN, 0},
-                         {stop_event_.get(), POLLIN, 0},
-                         {wake_.get(), POLLIN, 0},
-                         {plugins_->watch_fd(), POLLIN, 0}};
-    const int ready = ::poll(waiting, 4, plugins_->wait_ms(kTickMs));
+    pollfd waiting[3] = {{stop_fd, POLLIN, 0}, {stop_event_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+    const int ready = ::poll(waiting, 3, kTickMs);
     if (ready < 0 && errno != EINTR) return;
     if (((waiting[0].revents | waiting[1].revents) & POLLIN) != 0) return;
-    if (ready > 0 && (waiting[3].revents & POLLIN) != 0) {
-      plugins_->drain_watch();
-    } else if (ready > 0) {
-      ::usleep(kSettleMs * 1000);
-    }
+    if (ready > 0) ::usleep(kSettleMs * 1000);
     eventfd_t count = 0;
     ::eventfd_read(wake_.get(), &count);
   }
@@ -245,9 +258,14 @@ int run_kubernetes(int argc, char** argv) {
   ::umask(022);
   sigset_t handled;
   sigemptyset(&handled);
-  for (int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&handled, signal);
+  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&handled, signal);
   pthread_sigmask(SIG_BLOCK, &handled, nullptr);  // before any thread: they inherit it
   ::signal(SIGPIPE, SIG_IGN);
+  const char* front = std::getenv(kWorkerVariable);
+  if (front == nullptr && !options->clean_up) {
+    return Front({argv + 1, argv + argc}, options->kubelet_directory + "/device-plugins").run();
+  }
+  sigdelset(&handled, SIGCHLD);
   Fd signals(::signalfd(-1, &handled, SFD_CLOEXEC));
   if (options->clean_up) {
     Result<void> done = clean_up_and_wait(*options, signals.get());
@@ -255,7 +273,10 @@ int run_kubernetes(int argc, char** argv) {
     log::error(done.error().message);
     return kExitFailed;
   }
-  KubernetesAgent agent(*options);
+  Fd pair(static_cast<int>(std::strtol(front, nullptr, 10)));
+  ::fcntl(pair.get(), F_SETFD, FD_CLOEXEC);
+  ::unsetenv(kWorkerVariable);
+  KubernetesAgent agent(*options, std::move(pair));
   if (Result<void> started = agent.start(); !started) {
     log::error(started.error().message);
     return started.error().code == ErrorCode::kExists ? kExitOtherAgent : kExitFailed;

@@ -1,6 +1,6 @@
 // The agent of a Kubernetes node put together: cards and grants as on any machine, pods and the node object watched,
-// plugins registered, the node's face kept as it should be. One thread decides (mode, what is offered, what is written
-// on the node); the kubelet's calls come on threads of their own.
+// the node's face kept as it should be. One thread decides (mode, what is offered, what is written on the node); the
+// kubelet's calls come on threads of their own, by way of the process that keeps the kubelet's connection (front.h).
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 #include "node/local_pods.h"
 #include "node/node_report.h"
 #include "node/options.h"
-#include "node/plugin_set.h"
+#include "node/plugin_link.h"
 #include "node/pod_grants.h"
 #include "node/strangers.h"
 
@@ -35,7 +35,8 @@ Result<std::optional<kube::Verifier>> load_keys(const std::vector<std::string>& 
 
 class KubernetesAgent final : public kube::ReflectorSink {
  public:
-  explicit KubernetesAgent(Options options);
+  // front: this process's end of the pair.
+  KubernetesAgent(Options options, Fd front);
   ~KubernetesAgent();
   KubernetesAgent(const KubernetesAgent&) = delete;
   KubernetesAgent& operator=(const KubernetesAgent&) = delete;
@@ -47,19 +48,6 @@ class KubernetesAgent final : public kube::ReflectorSink {
   void leave();
 
  private:
-  // The kubelet's calls of one resource.
-  struct Calls final : PluginCalls {
-    Calls(KubernetesAgent& of, const char* name) : agent(of), resource(name) {}
-    Result<ContainerAnswer> allocate(const std::vector<std::string>& ids) override {
-      return agent.grants_->allocate(resource, ids);
-    }
-    Result<void> pre_start(const std::vector<std::string>& ids) override {
-      return agent.grants_->pre_start(resource, ids);
-    }
-    KubernetesAgent& agent;
-    const char* resource;
-  };
-
   // The node object (from its watch's thread).
   void replaced(json::Array items) override;
   void changed(json::Value object) override;
@@ -71,7 +59,8 @@ class KubernetesAgent final : public kube::ReflectorSink {
   void decide();
   void renew_keys();
   void decide_mode(const NodeFacts& facts);
-  std::map<std::string, PluginSet::Wanted> offers(const std::vector<agent::CardFacts>& cards);
+  ReplyMessage answer(const CallMessage& call);
+  DeviceLists offers(const std::vector<agent::CardFacts>& cards);
   bool whole_cards_free(const NodeFacts& facts);
   void write_face(const NodeFacts& facts, const std::vector<agent::CardFacts>& cards);
   bool patch(const std::string& subresource, const json::Object& body);
@@ -94,12 +83,9 @@ class KubernetesAgent final : public kube::ReflectorSink {
   std::unique_ptr<LocalPods> pods_;
   std::unique_ptr<PodRecords> records_;
   std::unique_ptr<PodGrants> grants_;
-  std::unique_ptr<PluginSet> plugins_;
+  std::unique_ptr<PluginLink> plugins_;
   std::unique_ptr<kube::Reflector> pod_watch_, node_watch_;
   agent::MetricsServer metrics_;
-  Calls memory_calls_{*this, core::kResourceMemory};
-  Calls core_calls_{*this, core::kResourceCore};
-  Calls whole_calls_{*this, core::kResourceWholeCards};
 
   Fd wake_, stop_event_;
   std::mutex mutex_;  // facts_

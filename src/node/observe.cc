@@ -131,6 +131,8 @@ std::string KubernetesAgent::metrics_text() {
       ready_ ? 1 : 0);
   add("sluice_agent_registrations_total", "resources registered with the kubelet", true,
       static_cast<double>(registrations_.load()));
+  add("sluice_agent_worker_restarts_total", "times the agent's worker was killed or crashed and was started again",
+      true, static_cast<double>(plugins_->worker_restarts()));
   add("sluice_agent_allocate_total", "Allocate calls", true, static_cast<double>(counters.allocate_calls));
   add("sluice_agent_allocate_seconds_total", "time spent in Allocate calls", true, seconds(counters.allocate_ns));
   add("sluice_agent_pre_start_total", "PreStartContainer calls", true, static_cast<double>(counters.pre_start_calls));

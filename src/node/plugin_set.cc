@@ -67,7 +67,17 @@ void PluginSet::want(const std::map<std::string, Wanted>& resources) {
   for (const auto& [resource, wanted] : resources) {
     Entry& entry = entries_[resource];
     if (!entry.server) entry.server = std::make_unique<PluginServer>(resource, *wanted.calls);
-    entry.server->offer(wanted.devices);
+    std::vector<OfferedDevice> devices = wanted.devices;
+    std::set<std::string> missing = std::exchange(entry.listed, {});
+    for (const OfferedDevice& device : wanted.devices) {
+      missing.erase(device.id);
+      entry.listed.insert(device.id);
+    }
+    if (!devices.empty()) {
+      for (const std::string& id : missing) devices.push_back({id, false});
+      entry.listed.merge(missing);
+    }
+    entry.server->offer(std::move(devices));
   }
 }
 

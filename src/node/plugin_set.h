@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,9 @@ class PluginSet {
   explicit PluginSet(std::string directory);  // /var/lib/kubelet/device-plugins
   ~PluginSet();
 
-  // From now on these resources, with these lists; others end. Lists may change in every call.
+  // From now on these resources, with these lists; others end. Lists may change in every call. An id that was in a
+  // list is never withdrawn (offer.h says why): what is missing in a later one is Unhealthy there. An empty list takes
+  // all ids back.
   struct Wanted {
     PluginCalls* calls = nullptr;
     std::vector<OfferedDevice> devices;
@@ -52,6 +55,7 @@ class PluginSet {
     bool served = false;
     std::vector<std::chrono::steady_clock::time_point> losses;  // of registrations, the kubelet being the same
     bool was_connected = false;
+    std::set<std::string> listed;  // ids so far
   };
   void open_watch();
   void register_these(const std::vector<Entry*>& entries);

@@ -54,12 +54,14 @@ class Faults:
     def lines(self, name):
         return self.cluster.kubectl("logs", name).stdout.splitlines()
 
-    def agent_process(self):
-        """The pid of the node's agent, as this test sees it."""
+    def agent_process(self, worker=False):
+        """The pid of the node's agent as this test sees it: of the process that the kubelet talks to, whose end is the
+        container's, or of its worker."""
         uid = self.cluster.api.get(f"/api/v1/namespaces/sluice-system/pods/{self.cluster.agent_of(self.node.name)}")["metadata"]["uid"]
         import node_truth
         for pid in node_truth.processes_of(self.node, uid):
-            if b"sluice-agent" in node_world.command_line(pid):
+            line = node_world.command_line(pid)
+            if b"sluice-agent" in line and line.startswith(b"sluice-agent-worker") == worker:
                 return pid
         return None
 
@@ -112,13 +114,14 @@ class Faults:
         statuses = self.cluster.pod(name)["status"].get("containerStatuses", [])
         return statuses[0]["restartCount"] if statuses else 0
 
-    def agent_under_stream(self):
-        """The agent is killed again and again while pods come one after the other."""
-        made, kills, killed_at = 16, 2, []
+    def stream(self, made, kills, worker):
+        """Pods come one after the other while the agent, or its worker alone, is killed. Returns when all have ended:
+        the times of the kills."""
+        killed_at = []
         for number in range(made):
             self.make(f"stream-{number}", 2, 5, command="echo devices=$NVIDIA_VISIBLE_DEVICES; card_probe --alloc 64")
             if number % (made // kills) == made // kills // 2:
-                node_world.kill(self.cluster.wait_for(self.agent_process, 90, "the agent is back"))
+                node_world.kill(self.cluster.wait_for(lambda: self.agent_process(worker), 90, "the agent is there"))
                 killed_at.append(time.time())
             time.sleep(0.4)
 
@@ -126,18 +129,48 @@ class Faults:
             phases = [pod["status"]["phase"] for pod in self.pods()]
             return all(phase in ("Succeeded", "Failed") for phase in phases)
         self.cluster.wait_for(ended, 150, "all pods of the stream end")
-        lost = self.unexpected()
-        failed = [self.cluster.describe(pod["metadata"]["name"]) for pod in self.pods() if pod["status"]["phase"] == "Failed"
-                  and pod["metadata"]["name"] not in lost]
-        assert not failed, failed[0]
-        # The kubelet itself fails pods that reach it between the end of the plugin's stream and its next registration; they
-        # come until the Node object says that nothing is offered.
+        return killed_at
+
+    def agent_under_stream(self):
+        """The agent's worker, which is all of it but the kubelet's connection, is killed again and again while pods come
+        one after the other: none fails, and each has what its record says."""
+        import node_truth
+        made, kills = 24, 6
+        registered = self.registrations()
+        self.stream(made, kills, worker=True)
         for pod in self.pods():
-            if pod["metadata"]["name"] in lost:
-                reached = calendar.timegm(time.strptime(pod["status"]["startTime"], "%Y-%m-%dT%H:%M:%SZ"))
-                assert any(-1.5 < reached - at < STATUS_SECONDS + 3 for at in killed_at), self.cluster.describe(pod["metadata"]["name"])
+            name = pod["metadata"]["name"]
+            assert pod["status"]["phase"] == "Succeeded", self.cluster.describe(name)
+            assert f"devices={node_truth.recorded_cards(pod)[0]}" in self.lines(name), self.lines(name)
+        assert self.registrations() == registered, "the kubelet has lost its plugin"
+        restarts = self.cluster.api.get(f"/api/v1/namespaces/sluice-system/pods/{self.cluster.agent_of(self.node.name)}")[
+            "status"]["containerStatuses"][0]["restartCount"]
+        assert restarts == 0, restarts
         self.clear()
-        return f"agent killed {kills} times under a stream of {made} pods: all run but {len(lost)} that reached the kubelet while it had no plugin"
+        return f"the agent's worker killed {kills} times under a stream of {made} pods: every one ran, on its card"
+
+    def registrations(self):
+        text = self.cluster.metrics(self.node)
+        return [line.split()[-1] for line in text.splitlines() if line.startswith("sluice_agent_registrations_total")]
+
+    def agent_container_under_stream(self):
+        """Both processes are killed, which ends the container. From then until the next registration the kubelet itself
+        fails what reaches it, and pods come until the Node object says that nothing is left: that race is the kubelet's,
+        and these are the only pods that fail."""
+        made, kills = 16, 2
+        killed_at = self.stream(made, kills, worker=False)
+        lost = self.unexpected()
+        for pod in self.pods():
+            name = pod["metadata"]["name"]
+            if name not in lost:
+                assert pod["status"]["phase"] == "Succeeded", self.cluster.describe(name)
+                continue
+            said = pod["status"]["message"]
+            assert "no healthy devices present" in said or "code = Unavailable" in said or "endpoint" in said, said
+            reached = calendar.timegm(time.strptime(pod["status"]["startTime"], "%Y-%m-%dT%H:%M:%SZ"))
+            assert any(-1.5 < reached - at < STATUS_SECONDS + 2 for at in killed_at), self.cluster.describe(name)
+        self.clear()
+        return f"the agent's container killed {kills} times under a stream of {made} pods, one in 0.4 s: {len(lost)} failed by the kubelet, which had no plugin"
 
     def caps_without_agent(self):
         """A running pod keeps its limit while the agent is away and after it has come back. What a program held that ended
@@ -258,7 +291,7 @@ class Faults:
                 "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}})
 
 
-CASES = ("agent_under_stream", "kubelet", "caps_without_agent", "node_reboot", "card_fault", "fewer_and_other_cards", "relabel")
+CASES = ("agent_under_stream", "agent_container_under_stream", "kubelet", "caps_without_agent", "node_reboot", "card_fault", "fewer_and_other_cards", "relabel")
 
 
 def main():

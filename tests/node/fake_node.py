@@ -455,8 +455,26 @@ class Node:
         return self
 
     def kill_agent(self, signal=9):
+        """Both processes of it: the worker ends with the front."""
+        worker = self.worker()
         self.agent.send_signal(signal)
         self.agent.wait(30)
+        if worker:
+            eventually("the worker has ended", lambda: not os.path.exists(f"/proc/{worker}"))
+
+    def worker(self):
+        """The pid of the process that does the work, None while there is none."""
+        try:
+            with open(f"/proc/{self.agent.pid}/task/{self.agent.pid}/children") as file:
+                return int((file.read().split() or [0])[0]) or None
+        except OSError:
+            return None
+
+    def kill_worker(self, signal=9):
+        """The worker alone; returns at once."""
+        worker = eventually("a worker", self.worker)
+        os.kill(worker, signal)
+        return worker
 
     def stop_agent(self):
         if self.agent is not None and self.agent.poll() is None:

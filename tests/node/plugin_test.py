@@ -363,6 +363,70 @@ def agent_killed_and_back():
         eventually("the third's are gone", lambda: len(node.grants()) == 2 and len(node.slots()) == 4)
 
 
+def worker_killed_under_a_stream_of_pods():
+    """The kubelet keeps its stream and its list, and every call is answered, late at worst."""
+    with Node(cards=4).start_agent() as node:
+        node.wait_offered(124, 400)
+        registered = len(node.kubelet.registrations)
+        running = node.make_pod({"main": (10, 30)})
+        node.kubelet.admit(running)
+        node.kubelet.start_container(running, "main")
+        ended, waits = threading.Event(), []
+
+        def stream():
+            number = 0
+            while not ended.is_set():
+                number += 1
+                pod = node.make_pod({"main": (3, 10)}, card=1 + number % 3)
+                began = time.monotonic()
+                node.kubelet.admit(pod)
+                node.kubelet.start_container(pod, "main")
+                waits.append(time.monotonic() - began)
+                assert node.grant(pod, "main") == {1 + number % 3: (32510 * 3 // 31, 100)}
+                assert node.kubelet.allocatable(MEMORY) == 124 and node.kubelet.allocatable(CORE) == 400
+                node.delete_pod(pod)
+        finish = in_background(stream)
+        killed = set()
+        for _ in range(4):
+            time.sleep(1)
+            killed.add(node.kill_worker())
+        time.sleep(2)
+        ended.set()
+        finish()
+        assert len(killed) == 4 and node.worker() not in killed
+        assert len(node.kubelet.registrations) == registered, node.kubelet.registrations
+        assert node.grant(running, "main") == {0: (32510 * 10 // 31, 300)}
+        eventually("the stream's are gone", lambda: len(node.grants()) == 1 and len(node.slots()) == 2)
+        print(f"  {len(waits)} pods, 4 kills; the slowest pod waited {max(waits):.2f} s, the median {sorted(waits)[len(waits) // 2]:.3f} s")
+
+
+def worker_that_dies_again_and_again():
+    with Node().start_agent() as node:
+        node.wait_offered()
+        for _ in range(20):
+            if node.agent.poll() is not None:
+                break
+            try:
+                node.kill_worker()
+            except (AssertionError, ProcessLookupError):
+                pass
+            time.sleep(0.05)
+        assert node.agent.wait(20) == 128 + 9, node.agent.returncode
+        eventually("all unhealthy", lambda: node.kubelet.allocatable(MEMORY) == 0)
+        node.start_agent().wait_offered()
+
+
+def front_killed_alone():
+    with Node().start_agent() as node:
+        node.wait_offered()
+        worker = node.worker()
+        node.agent.kill()
+        node.agent.wait()
+        eventually("the worker ends too", lambda: not os.path.exists(f"/proc/{worker}"))
+        eventually("all unhealthy", lambda: node.kubelet.allocatable(MEMORY) == 0)
+        node.start_agent().wait_offered()
+
+
 def agent_ends_politely():
     with Node().start_agent() as node:
         node.wait_offered()
@@ -713,7 +777,8 @@ SCENES = [registers_and_describes_the_node, a_pod_gets_what_its_allocation_says,
           kubelet_without_get, same_ids_recorded_for_two_pods, containers_of_one_pod, several_cards,
           init_containers_share_the_pods_charge, equal_init_container_with_other_compute,
           a_pod_that_the_watch_does_not_have_yet, a_new_pod_of_an_old_name, without_a_checkpoint_by_elimination, wrong_records_give_no_card,
-          a_card_is_never_given_twice, bound_without_the_scheduler, agent_killed_and_back, agent_ends_politely,
+          a_card_is_never_given_twice, bound_without_the_scheduler, agent_killed_and_back, worker_killed_under_a_stream_of_pods,
+          worker_that_dies_again_and_again, front_killed_alone, agent_ends_politely,
           kubelet_restarts, node_reboots, a_sick_card_keeps_what_is_held, modes_change_while_pods_run,
           unknown_modes_say_so, whole_cards, another_plugin_has_the_whole_cards, share_mode_sets_no_limit,
           delivery_by_environment, old_runtime_with_cdi_says_so, an_agent_without_the_api_server_offers_again,
