@@ -5,6 +5,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/metrics_text.h"
+#include "base/text.h"
 #include "base/yaml.h"
 
 namespace sluice {
@@ -36,6 +37,115 @@ TEST(Yaml, FaultsNameTheLine) {
   EXPECT_FALSE(yaml::parse_documents("a: &x 1\nb: *x\n").ok());
   EXPECT_FALSE(yaml::parse_documents("a: &x [1]\nb: [*x, *x]\n").ok());
   EXPECT_NE(yaml::parse_documents("#\n,").error().message.find("line 2"), std::string::npos);  // once endless
+}
+
+// What a scalar means, or why it is refused.
+TEST(Yaml, ScalarsMeanWhatKubernetesReads) {
+  const struct {
+    std::string text, json, error;
+  } cases[] = {
+      {"10", "10", ""},
+      {"-7", "-7", ""},
+      {"0", "0", ""},
+      {"0.5", "5E-1", ""},
+      {".5", "5E-1", ""},
+      {"1e3", "1E3", ""},
+      {"\"010\"", "\"010\"", ""},
+      {"010", "", "line 1: 010 is octal"},
+      {"-010", "", "is octal"},
+      {"00", "", "is octal"},
+      {"08", "", "is octal"},
+      {"01.5", "1.5E0", ""},
+      {"01a", "\"01a\"", ""},
+      {"inf", "\"inf\"", ""},
+      {"nan", "\"nan\"", ""},
+      {"Infinity", "\"Infinity\"", ""},
+      {"-inf", "\"-inf\"", ""},
+      {"TRUE", "true", ""},
+      {"False", "false", ""},
+      {"NULL", "null", ""},
+      {"~", "null", ""},
+      {"0x10", "\"0x10\"", ""},
+      {"-", "", "line 1"},
+      {"yes", "\"yes\"", ""},
+  };
+  for (const auto& one : cases) {
+    auto read = yaml::parse_documents("a: " + one.text);
+    if (one.error.empty()) {
+      ASSERT_TRUE(read.ok()) << one.text << ": " << read.error().message;
+      EXPECT_EQ(json::to_string(read->front()), "{\"a\":" + one.json + "}") << one.text;
+    } else {
+      ASSERT_FALSE(read.ok()) << one.text;
+      EXPECT_NE(read.error().message.find(one.error), std::string::npos) << read.error().message;
+    }
+  }
+}
+
+TEST(Yaml, OnlyUtf8IsRead) {
+  EXPECT_EQ(json::to_string(yaml::parse_documents("\xef\xbb\xbf"
+                                                  "a: \xc3\xa9\n")
+                                ->front()),
+            "{\"a\":\"\xc3\xa9\"}");
+  const std::pair<std::string, std::string> cases[] = {
+      {std::string("\xff\xfe"
+                   "a\0:\0 \0"
+                   "1\0",
+                   10),
+       "UTF-16"},
+      {std::string("\xfe\xff\0a\0:", 6), "UTF-16"},
+      {std::string("a\0:\0 \0"
+                   "1\0",
+                   8),
+       "UTF-16"},
+      {std::string("\0\0\0a", 4), "UTF-16 or UTF-32"},
+      {"a: 1\nb: \xe9t\xe9\n", "line 2: a byte that is no UTF-8"},
+      {std::string("a: 1\nb: x\0y\n", 12), "line 2: a NUL byte"},
+      {"a: " + std::string(100'000, '['), "nested too deeply"},
+  };
+  for (const auto& [text, error] : cases) {
+    auto read = yaml::parse_documents(text);
+    ASSERT_FALSE(read.ok()) << error;
+    EXPECT_NE(read.error().message.find(error), std::string::npos) << read.error().message;
+  }
+}
+
+TEST(Text, Utf8IsTold) {
+  for (const char* good : {"", "abc", "\xc3\xa9", "\xe6\xbc\xa2", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf"})
+    EXPECT_TRUE(text::is_utf8(good));
+  for (const char* bad :
+       {"\xff", "\xc3", "a\xc3", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x80", "\xe6\xbc"})
+    EXPECT_FALSE(text::is_utf8(bad));
+  EXPECT_EQ(text::utf8_prefix("ab\xc3\xa9\xff"), 4u);
+}
+
+TEST(Text, WidthsAreThoseOfATerminal) {
+  const struct {
+    std::string text;
+    size_t columns;
+    std::string in_four;
+  } cases[] = {
+      {"", 0, ""},
+      {"abcd", 4, "abcd"},
+      {"abcdef", 6, "abc~"},
+      {"\u00e9t\u00e9", 3, "\u00e9t\u00e9"},
+      {"\u6f22\u5b57", 4, "\u6f22\u5b57"},
+      {"\u6f22\u5b57\u6f22", 6, "\u6f22~"},  // a wide one does not fit beside the '~'
+      {"a\u6f22\u5b57\u6f22", 7, "a\u6f22~"},
+      {"e\u0301e\u0301", 2, "e\u0301e\u0301"},  // combining
+      {"a\xff"
+       "b",
+       3, "a?b"},
+      {"a\nb", 3, "a?b"},
+      {"\u009b1m", 3, "?1m"},  // a terminal's one-byte escape
+  };
+  for (const auto& one : cases) {
+    if (one.text.find('\n') == std::string::npos) {
+      EXPECT_EQ(text::columns(one.text), one.columns) << one.text;
+    }
+    EXPECT_EQ(text::fit(one.text, 4), one.in_four) << one.text;
+  }
+  EXPECT_EQ(text::fit("abc", 0), "");
+  EXPECT_EQ(text::fit("abc", 1), "~");
 }
 
 TEST(Yaml, WhatIsWrittenReadsBackTheSame) {

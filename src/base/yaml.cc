@@ -1,12 +1,16 @@
 #include "base/yaml.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <sstream>
+
+#include "base/text.h"
 
 namespace sluice::yaml {
 namespace {
@@ -15,19 +19,60 @@ constexpr size_t kMaxBytes = 4u << 20;
 constexpr int kMaxDepth = 64;
 constexpr int kMaxDocuments = 1000;
 
-json::Value scalar(const YAML::Node& node) {
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+// Text that a number of YAML's core schema could begin with; from_chars alone would also take "inf" and "nan", which
+// are names of things.
+bool looks_like_a_number(std::string_view text) {
+  if (text.front() == '-') text.remove_prefix(1);
+  return !text.empty() && (is_digit(text[0]) || (text[0] == '.' && text.size() > 1 && is_digit(text[1])));
+}
+
+// "010": YAML 1.1, by which Kubernetes reads, means 8; YAML 1.2 means 10.
+bool has_two_readings(std::string_view text) {
+  if (text.front() == '-') text.remove_prefix(1);
+  return text.size() > 1 && text[0] == '0' && std::all_of(text.begin(), text.end(), is_digit);
+}
+
+Result<json::Value> scalar(const YAML::Node& node) {
   const std::string& text = node.Scalar();
   if (node.Tag() == "!") return json::Value(text);  // quoted
-  if (text.empty() || text == "~" || text == "null") return nullptr;
-  if (text == "true" || text == "True") return true;
-  if (text == "false" || text == "False") return false;
+  for (const char* word : {"", "~", "null", "Null", "NULL"}) {
+    if (text == word) return json::Value(nullptr);
+  }
+  if (text == "true" || text == "True" || text == "TRUE") return json::Value(true);
+  if (text == "false" || text == "False" || text == "FALSE") return json::Value(false);
+  if (!looks_like_a_number(text)) return json::Value(text);
+  if (has_two_readings(text)) {
+    return invalid(
+        fmt::format("line {}: {} is octal to some readers (Kubernetes among them) and decimal to others; "
+                    "write it without the leading 0, or in quotes where text is meant",
+                    node.Mark().line + 1, text));
+  }
   int64_t whole = 0;
   auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), whole);
-  if (code == std::errc() && end == text.data() + text.size()) return whole;
+  if (code == std::errc() && end == text.data() + text.size()) return json::Value(whole);
   double real = 0;
   auto [real_end, real_code] = std::from_chars(text.data(), text.data() + text.size(), real);
-  if (real_code == std::errc() && real_end == text.data() + text.size()) return real;
+  if (real_code == std::errc() && real_end == text.data() + text.size()) return json::Value(real);
   return json::Value(text);
+}
+
+// yaml-cpp guesses the encoding and makes question marks of what it cannot read; a file in the wrong one is to be said.
+Result<void> check_encoding(std::string_view text) {
+  constexpr std::string_view kUtf16Marks[] = {"\xff\xfe", "\xfe\xff"};
+  const bool marked = text.starts_with(kUtf16Marks[0]) || text.starts_with(kUtf16Marks[1]);
+  const size_t good = text::utf8_prefix(text);
+  const size_t nul = text.find('\0');
+  if (marked || (nul != std::string_view::npos && nul < 4))
+    return invalid("this is UTF-16 or UTF-32 text, or no text at all; save it as UTF-8");
+  const size_t wrong = std::min(good, nul);
+  if (wrong >= text.size()) return {};
+  return invalid(fmt::format(
+      "line {}: {}", 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(wrong), '\n'),
+      wrong == nul ? "a NUL byte, which no text holds" : "a byte that is no UTF-8; save the file as UTF-8"));
 }
 
 Result<json::Value> convert(const YAML::Node& node, int depth) {
@@ -153,6 +198,7 @@ std::string to_string(const json::Value& value) {
 Result<std::vector<json::Value>> parse_documents(std::string_view text) {
   if (text.size() > kMaxBytes)
     return invalid(fmt::format("{} bytes of YAML, at most {} are read", text.size(), kMaxBytes));
+  if (Result<void> fine = check_encoding(text); !fine) return std::move(fine).error();
   std::vector<json::Value> documents;
   try {
     take_census(std::string(text));
@@ -162,6 +208,9 @@ Result<std::vector<json::Value>> parse_documents(std::string_view text) {
       if (!value) return std::move(value).error();
       documents.push_back(*std::move(value));
     }
+  } catch (const YAML::DeepRecursion& error) {
+    return invalid(
+        fmt::format("line {}: nested too deeply; at most {} levels are read", error.mark.line + 1, kMaxDepth));
   } catch (const YAML::Exception& error) {
     return invalid(fmt::format("line {}, column {}: {}", error.mark.line + 1, error.mark.column + 1, error.msg));
   }
