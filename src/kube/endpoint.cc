@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "base/yaml.h"
 
 namespace sluice::kube {
@@ -99,6 +101,9 @@ Result<void> read_pem(const Entry& entry, const std::string& key, std::string& f
   if (!path) return std::move(path).error().wrap(entry.file->path);
   if (data->empty()) {
     file = entry.file->absolute(*path);
+    if (file.empty()) return {};
+    if (Result<std::string> there = read_file(file, 4u << 20); !there)
+      return std::move(there).error().wrap(fmt::format("{}: '{}'", entry.file->path, key));
     return {};
   }
   Result<std::string> decoded = decode_base64(key + "-data", *data);
@@ -110,6 +115,7 @@ Result<void> read_pem(const Entry& entry, const std::string& key, std::string& f
 Result<void> read_cluster(const Entry& entry, Endpoint& endpoint) {
   Result<std::string> server = json::get_string(*entry.value, "server");
   if (!server) return std::move(server).error().wrap(entry.file->path);
+  if (Result<void> fine = check_server_url(entry.file->path + ": the cluster's server", *server); !fine) return fine;
   endpoint.server = *server;
   while (endpoint.server.ends_with('/')) endpoint.server.pop_back();
   for (auto [key, to] :
@@ -122,24 +128,59 @@ Result<void> read_cluster(const Entry& entry, Endpoint& endpoint) {
   return read_pem(entry, "certificate-authority", endpoint.ca_file, endpoint.ca_pem);
 }
 
+// What a user entry may hold that we do not do ourselves. Whoever leaves one of these out sends requests as somebody
+// else, nobody for instance, so each is refused; callers that can run kubectl recognise the sentence.
+struct Foreign {
+  const char* key;
+  const char* what;
+};
+constexpr Foreign kForeign[] = {
+    {"exec", "the plugin 'exec'"},
+    {"auth-provider", "the plugin 'auth-provider'"},
+    {"username", "'username' and 'password'"},
+    {"password", "'username' and 'password'"},
+    {"as", "impersonation ('as')"},
+    {"as-uid", "impersonation ('as-uid')"},
+    {"as-groups", "impersonation ('as-groups')"},
+    {"as-user-extra", "impersonation ('as-user-extra')"},
+};
+
+bool is_empty(const json::Value& value) {
+  return value.is_null() || (value.is_string() && value.get_string().empty()) ||
+         (value.is_array() && value.get_array().empty()) || (value.is_object() && value.get_object().empty());
+}
+
 Result<void> read_user(const Entry& entry, Endpoint& endpoint) {
-  for (const char* plugin : {"exec", "auth-provider"}) {
-    if (entry.value->if_contains(plugin) != nullptr) {
-      return invalid(
-          fmt::format("{}: {} '{}', which is not supported; use a token, a token file "
-                      "or a client certificate",
-                      entry.file->path, kSignsInThrough, plugin));
-    }
+  for (const Foreign& foreign : kForeign) {
+    const json::Value* value = entry.value->if_contains(foreign.key);
+    if (value == nullptr || is_empty(*value)) continue;
+    return invalid(fmt::format("{}: {} {}, which is not supported; use a token, a token file or a client certificate",
+                               entry.file->path, kSignsInThrough, foreign.what));
   }
-  Result<std::string> token = json::get_string_or(*entry.value, "token", "");
-  if (!token) return std::move(token).error().wrap(entry.file->path);
-  Result<std::string> token_file = json::get_string_or(*entry.value, "tokenFile", "");
-  if (!token_file) return std::move(token_file).error().wrap(entry.file->path);
-  endpoint.token = *token;
-  endpoint.token_file = entry.file->absolute(*token_file);
+  std::string token_file;
+  for (auto [key, to] : {std::pair{"token", &endpoint.token}, std::pair{"tokenFile", &token_file}}) {
+    if (Result<void> read = read_text(*entry.value, key, entry.file->path, *to); !read) return read;
+  }
+  if (!endpoint.token.empty()) {
+    Result<std::string> token = check_token(endpoint.token);
+    if (!token) return std::move(token).error().wrap(entry.file->path + ": 'token'");
+    endpoint.token = *std::move(token);
+  }
+  endpoint.token_file = entry.file->absolute(token_file);
+  // Read once here: a file that is missing from the start is a typing mistake, and no reason to ask without a name.
+  if (!endpoint.token_file.empty()) {
+    if (Result<std::string> token = read_token_file(endpoint.token_file); !token)
+      return std::move(token).error().wrap(entry.file->path + ": 'tokenFile'");
+  }
   Result<void> certificate = read_pem(entry, "client-certificate", endpoint.certificate_file, endpoint.certificate_pem);
   if (!certificate) return certificate;
-  return read_pem(entry, "client-key", endpoint.key_file, endpoint.key_pem);
+  Result<void> key = read_pem(entry, "client-key", endpoint.key_file, endpoint.key_pem);
+  if (!key) return key;
+  const bool has_certificate = !endpoint.certificate_file.empty() || !endpoint.certificate_pem.empty();
+  const bool has_key = !endpoint.key_file.empty() || !endpoint.key_pem.empty();
+  if (has_certificate == has_key) return {};
+  return invalid(fmt::format("{}: the user has a client-{} and no client-{}; they belong together", entry.file->path,
+                             has_key ? "key" : "certificate", has_key ? "certificate" : "key"));
 }
 
 // The endpoint that `context` (empty: the current one) means over all files, the first that names a thing wins.
@@ -171,6 +212,31 @@ Result<Endpoint> resolve(const std::vector<File>& files, const std::string& cont
 }
 
 }  // namespace
+
+Result<void> check_server_url(std::string_view what, std::string_view url) {
+  const size_t host = url.starts_with("https://") ? 8 : url.starts_with("http://") ? 7 : url.size();
+  // Nothing that could end the URL, or the header it stands in, early.
+  const bool plain = std::all_of(url.begin(), url.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+  if (plain && host < url.size() && url[host] != '/') return {};
+  return invalid(fmt::format("{} is '{}', expected https://HOST:PORT", what, text::fit(url, 80)));
+}
+
+Result<std::string> check_token(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const size_t first = text.find_first_not_of(kSpace);
+  if (first == std::string_view::npos) return invalid("the token is empty");
+  text = text.substr(first, text.find_last_not_of(kSpace) + 1 - first);
+  if (std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7f; })) return std::string(text);
+  return invalid("the token holds a space, a line break or a character that is not ASCII, which no token does");
+}
+
+Result<std::string> read_token_file(const std::string& path) {
+  Result<std::string> text = read_file(path, 1u << 20);
+  if (!text) return text;
+  Result<std::string> token = check_token(*text);
+  if (!token) return std::move(token).error().wrap(path);
+  return token;
+}
 
 std::vector<std::string> default_kubeconfig_paths() {
   std::vector<std::string> paths;
@@ -214,7 +280,7 @@ Result<Endpoint> in_cluster(const std::string& root) {
   endpoint.server = "https://" + host + ":" + port;
   endpoint.ca_file = base + "ca.crt";
   endpoint.token_file = base + "token";
-  if (Result<std::string> token = read_file(endpoint.token_file, 1u << 20); !token) return std::move(token).error();
+  if (Result<std::string> token = read_token_file(endpoint.token_file); !token) return std::move(token).error();
   if (Result<std::string> name = read_file(base + "namespace", 1024); name) endpoint.default_namespace = *name;
   return endpoint;
 }

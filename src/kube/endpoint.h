@@ -34,16 +34,25 @@ struct Endpoint {
   std::string default_namespace = "default";
 };
 
-// Stands in the error about users that sign in through an exec or auth-provider plugin, which callers may recognise:
-// kubectl can still ask for them.
+// Stands in the error about users that sign in in a way that is kubectl's alone (plugins, passwords, impersonation),
+// which callers may recognise: kubectl can still ask for them.
 inline constexpr std::string_view kSignsInThrough = "this user signs in through";
 
 // The `context` (empty: current-context) of the merged files. Errors name the file and the key that is wrong. Users
-// that sign in through an exec or auth-provider plugin are refused with a sentence that says so.
+// that sign in in a way we do not know are refused with a sentence that says so, and so is a file that is named and
+// cannot be read: nobody is turned into an anonymous caller.
 Result<Endpoint> load_kubeconfig(const std::vector<std::string>& paths, const std::string& context);
 
 // One kubeconfig as text; `path` is where it stands: relative paths in it are meant from there, and errors name it.
 Result<Endpoint> parse_kubeconfig(std::string_view text, const std::string& path, const std::string& context);
+
+// kInvalid, beginning with `what`, where the text is no http or https URL with a host.
+Result<void> check_server_url(std::string_view what, std::string_view url);
+
+// The token without white space around it. kInvalid where it is empty or holds what a header cannot (RFC 6750, 2.1), a
+// line break above all; the error does not repeat it.
+Result<std::string> check_token(std::string_view text);
+Result<std::string> read_token_file(const std::string& path);
 
 // The files that a client uses when none is named: $KUBECONFIG split at ':', else ~/.kube/config.
 std::vector<std::string> default_kubeconfig_paths();

@@ -10,8 +10,6 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "base/files.h"
-
 namespace sluice::kube {
 namespace {
 
@@ -112,15 +110,16 @@ HttpClient::HttpClient(Endpoint endpoint) : endpoint_(std::move(endpoint)) {
 
 HttpClient::~HttpClient() = default;
 
-std::string HttpClient::token(bool fresh) {
+Result<std::string> HttpClient::token(bool fresh) {
   if (endpoint_.token_file.empty()) return endpoint_.token;
   auto now = std::chrono::steady_clock::now();
   if (fresh || cached_token_.empty() || now - token_read_at_ >= kTokenPeriod) {
-    Result<std::string> text = read_file(endpoint_.token_file, 1u << 20);
-    if (text) {  // a file that is being replaced keeps the last token in use
-      while (!text->empty() && (text->back() == '\n' || text->back() == '\r')) text->pop_back();
-      cached_token_ = *text;
+    Result<std::string> read = read_token_file(endpoint_.token_file);
+    if (read) {
+      cached_token_ = *std::move(read);
       token_read_at_ = now;
+    } else if (cached_token_.empty()) {  // a file that is being replaced keeps the last token in use
+      return std::move(read).error().wrap("no token");
     }
   }
   return cached_token_;
@@ -130,7 +129,7 @@ Result<HttpResponse> HttpClient::send(const HttpRequest& request) {
   Result<HttpResponse> response = send_once(request);
   if (response && response->status == 401 && !endpoint_.token_file.empty()) {
     std::string before = cached_token_;
-    if (token(true) != before) return send_once(request);
+    if (Result<std::string> now = token(true); now && *now != before) return send_once(request);
   }
   return response;
 }
@@ -185,7 +184,9 @@ Result<HttpResponse> HttpClient::send_once(const HttpRequest& request) {
   add_header("Accept: application/json");
   add_header("Expect:");
   if (!request.body.empty()) add_header("Content-Type: " + request.content_type);
-  if (std::string bearer = token(false); !bearer.empty()) add_header("Authorization: Bearer " + bearer);
+  Result<std::string> bearer = token(false);
+  if (!bearer) return std::move(bearer).error();
+  if (!bearer->empty()) add_header("Authorization: Bearer " + *bearer);
   curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.list);
   curl_easy_setopt(curl, CURLOPT_USERAGENT, "sluice");
 

@@ -51,7 +51,7 @@ class HttpClient {
  private:
   struct Handle;
   Result<HttpResponse> send_once(const HttpRequest& request);
-  std::string token(bool fresh);
+  Result<std::string> token(bool fresh);
 
   Endpoint endpoint_;
   std::unique_ptr<Handle> handle_;

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -5,6 +6,7 @@
 #include "base/files.h"
 #include "kube/api_client.h"
 #include "kube/lease.h"
+#include "kube/names.h"
 #include "kube/scripted_server.h"
 #include "kube/watch_decoder.h"
 
@@ -23,6 +25,8 @@ Endpoint endpoint_of(const ScriptedServer& server) {
 
 TEST(Kubeconfig, ReadsInlineDataAndResolvesRelativePaths) {
   std::string path = temporary("config");
+  const std::string authority = path.substr(0, path.rfind('/')) + "/ca.crt";
+  ASSERT_TRUE(write_file_atomic(authority, "pem").ok());
   ASSERT_TRUE(
       write_file_atomic(path,
                         "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
@@ -36,19 +40,115 @@ TEST(Kubeconfig, ReadsInlineDataAndResolvesRelativePaths) {
   EXPECT_EQ(endpoint->default_namespace, "team");
   EXPECT_EQ(endpoint->certificate_pem, "hello");
   EXPECT_EQ(endpoint->key_pem, "world!");
-  EXPECT_EQ(endpoint->ca_file, path.substr(0, path.rfind('/')) + "/ca.crt");
+  EXPECT_EQ(endpoint->ca_file, authority);
 }
 
 TEST(Kubeconfig, FaultsSayWhatToMend) {
   std::string path = temporary("bad");
   ASSERT_TRUE(write_file_atomic(path,
                                 "current-context: c\ncontexts:\n- {name: c, context: {cluster: k, user: u}}\n"
-                                "clusters:\n- {name: k, cluster: {server: x}}\n"
+                                "clusters:\n- {name: k, cluster: {server: 'https://x'}}\n"
                                 "users:\n- {name: u, user: {exec: {command: aws}}}\n")
                   .ok());
   EXPECT_NE(load_kubeconfig({path}, "").error().message.find("'exec', which is not supported"), std::string::npos);
   EXPECT_EQ(load_kubeconfig({path}, "other").error().message, "the kubeconfig has no 'other' in contexts");
   EXPECT_EQ(load_kubeconfig({"/nonexistent/config"}, "").error().code, ErrorCode::kNotFound);
+}
+
+// One kubeconfig with this user and this server.
+std::string config_with(const std::string& user, const std::string& server = "https://h:6443") {
+  return fmt::format(
+      "current-context: c\ncontexts:\n- {{name: c, context: {{cluster: k, user: u}}}}\n"
+      "clusters:\n- {{name: k, cluster: {{server: '{}'}}}}\nusers:\n- {{name: u, user: {}}}\n",
+      server, user);
+}
+
+TEST(Kubeconfig, EachKindOfCredentialIsUsedOrRefused) {
+  const std::string good = temporary("good_token"), bad = temporary("bad_token"), empty = temporary("no_token");
+  ASSERT_TRUE(write_file_atomic(good, "abc\r\n").ok());
+  ASSERT_TRUE(write_file_atomic(bad, "abc\r\nX-Remote-User: admin").ok());
+  ASSERT_TRUE(write_file_atomic(empty, "\n").ok());
+  const struct {
+    std::string user;
+    std::string error;  // empty: taken
+  } cases[] = {
+      {"{}", ""},
+      {"{token: abc}", ""},
+      {"{token: \"abc\\n\"}", ""},
+      {"{token: ''}", ""},
+      {"{token: \"a\\r\\nX: y\"}", "line break"},
+      {"{token: \"a b\"}", "space"},
+      {"{token: \"\\u00e9\"}", "not ASCII"},
+      {"{tokenFile: " + good + "}", ""},
+      {"{tokenFile: " + bad + "}", "line break"},
+      {"{tokenFile: " + empty + "}", "empty"},
+      {"{tokenFile: /nonexistent/token}", "'tokenFile': cannot open /nonexistent/token"},
+      {"{username: a, password: b}", "'username' and 'password', which is not supported"},
+      {"{password: b}", "'username' and 'password', which is not supported"},
+      {"{as: root, token: abc}", "impersonation ('as'), which is not supported"},
+      {"{as-groups: [system:masters], token: abc}", "'as-groups'"},
+      {"{as-uid: '7', token: abc}", "'as-uid'"},
+      {"{as-user-extra: {a: [b]}, token: abc}", "'as-user-extra'"},
+      {"{as-groups: [], exec: null, username: '', token: abc}", ""},
+      {"{exec: {command: aws}}", "'exec', which is not supported"},
+      {"{auth-provider: {name: gcp}}", "'auth-provider', which is not supported"},
+      {"{client-certificate-data: YWJj}", "no client-key"},
+      {"{client-key-data: YWJj}", "no client-certificate"},
+      {"{client-certificate-data: YWJj, client-key: " + good + "}", ""},
+      {"{client-certificate: /nonexistent/c, client-key-data: YWJj}",
+       "'client-certificate': cannot open /nonexistent/c"},
+      {"{client-certificate-data: YWJj, client-key: /nonexistent/k}", "'client-key': cannot open /nonexistent/k"},
+  };
+  for (const auto& one : cases) {
+    Result<Endpoint> endpoint = parse_kubeconfig(config_with(one.user), "/etc/config", "");
+    if (one.error.empty()) {
+      EXPECT_TRUE(endpoint.ok()) << one.user << ": " << endpoint.error().message;
+      if (endpoint.ok()) {
+        EXPECT_TRUE(endpoint->token.empty() || endpoint->token == "abc") << one.user;
+      }
+    } else if (endpoint.ok()) {
+      ADD_FAILURE() << one.user << " was taken";
+    } else {
+      EXPECT_NE(endpoint.error().message.find(one.error), std::string::npos) << endpoint.error().message;
+      EXPECT_EQ(endpoint.error().message.find("admin"), std::string::npos) << "a token is repeated";
+    }
+  }
+}
+
+TEST(Kubeconfig, AServerIsAUrl) {
+  for (const char* server : {"https://h", "http://127.0.0.1:8080/", "https://[::1]:6443", "https://h/base"})
+    EXPECT_TRUE(parse_kubeconfig(config_with("{}", server), "/etc/config", "").ok()) << server;
+  for (const char* server : {"", "h:6443", "ftp://h", "file:///etc/passwd", "https://", "https:///x", "http://h/a b"}) {
+    Result<Endpoint> endpoint = parse_kubeconfig(config_with("{}", server), "/etc/config", "");
+    ASSERT_FALSE(endpoint.ok()) << server;
+    EXPECT_NE(endpoint.error().message.find("expected https://HOST:PORT"), std::string::npos)
+        << endpoint.error().message;
+  }
+}
+
+TEST(Names, AreThoseOfKubernetes) {
+  const std::string long_label(63, 'a'), long_name = long_label + "." + long_label + "." + long_label;
+  const struct {
+    Result<void> (*check)(std::string_view, std::string_view);
+    std::vector<std::string> good, bad;
+  } cases[] = {
+      {check_label_name,
+       {"a", "kube-system", "0", long_label},
+       {"", "a/b", "A", "-a", "a-", "a.b", "a b", long_label + "a", "\xff"}},
+      {check_subdomain_name,
+       {"node-1", "ip-10-0-0-1.ec2.internal", long_name},
+       {"", ".", "a..b", "a.", "Node", "a/b", "a,b", "a\n", "a.-b", long_name + "." + long_label + "a"}},
+      {check_qualified_name,
+       {"gpu", "nvidia.com/gpu", "a/B_c.d", "example.com/" + long_label},
+       {"", "/", "a/", "/a", "A/b", "a/b/c", "a b", "-a", "a=", "a:NoSchedule", "x/" + long_label + "a"}},
+  };
+  for (const auto& one : cases) {
+    for (const std::string& text : one.good) EXPECT_TRUE(one.check("--x", text).ok()) << text;
+    for (const std::string& text : one.bad) {
+      ASSERT_FALSE(one.check("--x", text).ok()) << text;
+      EXPECT_TRUE(one.check("--x", text).error().message.starts_with("--x '")) << text;
+    }
+  }
 }
 
 TEST(Kubeconfig, FieldsOfTheWrongKindAreNamed) {
@@ -59,7 +159,8 @@ TEST(Kubeconfig, FieldsOfTheWrongKindAreNamed) {
     };
     std::string text = fmt::format(
         "{}\ncontexts:\n- {{name: c, context: {{cluster: k, user: u, {}}}}}\n"
-        "clusters:\n- {{name: k, cluster: {{server: x, {}, {}}}}}\nusers:\n- {{name: u, user: {{token: t}}}}\n",
+        "clusters:\n- {{name: k, cluster: {{server: 'https://x', {}, {}}}}}\nusers:\n- {{name: u, user: {{token: "
+        "t}}}}\n",
         or_nothing("current-context"), or_nothing("namespace"), or_nothing("proxy-url"), or_nothing("tls-server-name"));
     Result<Endpoint> endpoint = parse_kubeconfig(text, "/etc/config", key == "current-context" ? "" : "c");
     ASSERT_FALSE(endpoint.ok()) << wrong;
@@ -99,6 +200,17 @@ TEST(HttpClient, ReadsTheTokenAgainAfterA401) {
   EXPECT_NE(requests[0].find("Authorization: Bearer old\r\n"), std::string::npos);
   EXPECT_NE(requests[1].find("Authorization: Bearer old\r\n"), std::string::npos);
   EXPECT_NE(requests[2].find("Authorization: Bearer new\r\n"), std::string::npos);
+}
+
+TEST(HttpClient, AsksNothingWithoutTheTokenItWasGiven) {
+  ScriptedServer server({{200, "{}", false, ""}});
+  Endpoint endpoint = endpoint_of(server);
+  endpoint.token_file = "/nonexistent/token";
+  HttpClient client(endpoint);
+  Result<HttpResponse> response = client.send({});
+  ASSERT_FALSE(response.ok());
+  EXPECT_EQ(response.error().message, "no token: cannot open /nonexistent/token: No such file or directory");
+  EXPECT_TRUE(server.requests().empty());
 }
 
 TEST(ApiClient, RefusalsAndSilenceAreToldApart) {
