@@ -9,12 +9,17 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "base/output.h"
 #include "kube/lease.h"
+#include "kube/names.h"
 #include "scheduler/adopter.h"
 #include "scheduler/service.h"
 
 namespace sluice::scheduler {
 namespace {
+
+constexpr int kExitFailed = 1;  // also in --help
+constexpr int kExitUsage = 2;
 
 struct Options {
   std::string kubeconfig;
@@ -38,7 +43,9 @@ void declare(CLI::App& app, Options& o) {
                  "kubeconfig file; without it the pod's service account, else ~/.kube/config");
   app.add_option("--context", o.context, "context of the kubeconfig");
   app.add_option("--listen-address", o.server.address, "IPv4 address to listen on")->capture_default_str();
-  app.add_option("--listen-port", o.server.port, "port; 0 lets the kernel choose")->capture_default_str();
+  app.add_option("--listen-port", o.server.port, "port; 0 lets the kernel choose")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65'535));
   app.add_option("--tls-cert", o.server.certificate_file,
                  "certificate chain (PEM), read again when it changes; without it plain HTTP");
   app.add_option("--tls-key", o.server.key_file, "its private key (PEM)");
@@ -57,7 +64,9 @@ void declare(CLI::App& app, Options& o) {
       ->check(CLI::Range(0, 10'000));
   app.add_flag("--mixed-nodes", o.state.nodes.mixed,
                "memory-only pods may share what compute is left on core_mem nodes");
-  app.add_option("--max-names", o.state.max_names, "best nodes that a filter returns; 0: all")->capture_default_str();
+  app.add_option("--max-names", o.state.max_names, "best nodes that a filter returns; 0: all")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 100'000));
   app.add_flag("--webhook-refuse", o.webhook.refuse, "refuse wrong requests at admission instead of warning");
   app.add_option("--webhook-scheduler-name", o.webhook.scheduler_name,
                  "schedulerName given to pods that ask for shared cards");
@@ -72,6 +81,42 @@ void declare(CLI::App& app, Options& o) {
                  "name that their certificates carry, where it is not the address");
   app.add_option("--forward-cert", o.forward.certificate_file, "client certificate towards them");
   app.add_option("--forward-key", o.forward.key_file, "its key");
+  app.set_version_flag("--version", std::string("sluice-scheduler ") + SLUICE_VERSION, "print the version");
+  app.footer("Exit codes: 0 ended by a signal, 1 cannot serve, 2 wrong usage.");
+}
+
+// What is wrong with the options taken together, or with one that CLI11 takes for text.
+Result<void> check(const Options& o) {
+  if (Result<core::PolicyName> policy = core::parse_policy(o.policy); !policy)
+    return std::move(policy).error().wrap("--policy");
+  const struct {
+    bool wrong;
+    const char* sentence;
+  } rules[] = {
+      {o.server.certificate_file.empty() != o.server.key_file.empty(),
+       "--tls-cert and --tls-key belong together: give both for TLS, neither for plain HTTP"},
+      {!o.client_names.empty() && o.server.client_ca_file.empty(),
+       "--client-name needs --client-ca, whose certificates carry the names"},
+      {!o.server.client_ca_file.empty() && o.server.certificate_file.empty(),
+       "--client-ca needs --tls-cert and --tls-key: over plain HTTP clients show no certificate"},
+      {o.leader_elect && o.advertise_url.empty(),
+       "--leader-elect needs --advertise-url, where the other replicas reach this one"},
+      {o.forward.certificate_file.empty() != o.forward.key_file.empty(),
+       "--forward-cert and --forward-key belong together"},
+  };
+  for (const auto& rule : rules) {
+    if (rule.wrong) return invalid(rule.sentence);
+  }
+  if (!o.advertise_url.empty()) {
+    if (Result<void> fine = kube::check_server_url("--advertise-url", o.advertise_url); !fine) return fine;
+  }
+  if (Result<void> fine = kube::check_label_name("--lease-namespace", o.lease_namespace); !fine) return fine;
+  if (!o.webhook.toleration_key.empty()) {
+    if (Result<void> fine = kube::check_qualified_name("--webhook-toleration", o.webhook.toleration_key); !fine)
+      return fine;
+  }
+  if (o.webhook.scheduler_name.empty()) return {};
+  return kube::check_subdomain_name("--webhook-scheduler-name", o.webhook.scheduler_name);
 }
 
 Result<kube::Verifier> load_verifier(const Options& options, const kube::Signer& signer) {
@@ -86,7 +131,7 @@ Result<kube::Verifier> load_verifier(const Options& options, const kube::Signer&
 
 int complain(const Error& error) {
   fmt::print(stderr, "sluice-scheduler: {}\n", error.message);
-  return 1;
+  return kExitFailed;
 }
 
 int run(Options options) {
@@ -96,28 +141,13 @@ int run(Options options) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
 
-  Result<core::PolicyName> policy = core::parse_policy(options.policy);
-  if (!policy) return complain(policy.error());
-  options.state.policy.name = *policy;
+  options.state.policy.name = *core::parse_policy(options.policy);
   Result<kube::Endpoint> endpoint = kube::find_endpoint(options.kubeconfig, options.context);
   if (!endpoint) return complain(std::move(endpoint).error().wrap("no API server"));
   Result<kube::Signer> signer = kube::Signer::load(options.signing_key);
   if (!signer) return complain(signer.error());
   Result<kube::Verifier> verifier = load_verifier(options, *signer);
   if (!verifier) return complain(verifier.error());
-  if (options.server.certificate_file.empty() != options.server.key_file.empty()) {
-    return complain(invalid("--tls-cert and --tls-key belong together: give both for TLS, neither for plain HTTP"));
-  }
-  if (!options.client_names.empty() && options.server.client_ca_file.empty()) {
-    return complain(invalid("--client-name needs --client-ca, whose certificates carry the names"));
-  }
-  if (!options.server.client_ca_file.empty() && options.server.certificate_file.empty()) {
-    return complain(invalid("--client-ca needs --tls-cert and --tls-key: over plain HTTP clients show no certificate"));
-  }
-  if (options.leader_elect && options.advertise_url.empty()) {
-    return complain(invalid("--leader-elect needs --advertise-url, where the other replicas reach this one"));
-  }
-
   State state(options.state, *verifier);
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
@@ -167,9 +197,18 @@ int run(Options options) {
 }  // namespace sluice::scheduler
 
 int main(int argc, char** argv) {
-  sluice::scheduler::Options options;
+  using namespace sluice::scheduler;
+  Options options;
   CLI::App app{"Sluice's scheduler extender and admission webhook: places pods that ask for parts of a GPU card."};
-  sluice::scheduler::declare(app, options);
-  CLI11_PARSE(app, argc, argv);
-  return sluice::scheduler::run(std::move(options));
+  declare(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return sluice::finish_output("sluice-scheduler", app.exit(error) == 0 ? 0 : kExitUsage);
+  }
+  if (sluice::Result<void> fine = check(options); !fine) {
+    fmt::print(stderr, "sluice-scheduler: {}\n", fine.error().message);
+    return kExitUsage;
+  }
+  return run(std::move(options));
 }
