@@ -4,6 +4,7 @@
 
 #include "accuracy/report.h"
 #include "base/files.h"
+#include "base/output.h"
 
 namespace sluice::accuracy {
 
@@ -31,7 +32,11 @@ int accuracy_main(int argc, char** argv) {
   app.add_option("--seeds", seeds, "run that many seeds and report the worst of each figure")
       ->check(CLI::Range(1, 1000));
   app.add_option("--seconds", seconds, "instead of the scenario's own length")->check(CLI::Range(3.0, 3600.0));
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return finish_output("sluice-accuracy", app.exit(error) == 0 ? 0 : 2);
+  }
   Result<std::string> text = read_file(path == "-" ? "/dev/stdin" : path);
   if (!text) return fail(text.error());
   Result<json::Value> value = json::parse(*text);
@@ -47,7 +52,7 @@ int accuracy_main(int argc, char** argv) {
     if (Result<void> written = write_file_atomic(plot, *svg); !written) return fail(written.error());
   }
   std::fputs((as_json ? json::to_pretty_string(to_json(*scenario, *figures)) : to_text(*figures)).c_str(), stdout);
-  return 0;
+  return finish_output("sluice-accuracy", 0);
 }
 
 }  // namespace sluice::accuracy

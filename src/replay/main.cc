@@ -6,9 +6,11 @@
 #include <cmath>
 #include <cstdio>
 #include <set>
+#include <system_error>
 
 #include "base/files.h"
 #include "base/json.h"
+#include "base/output.h"
 #include "replay/churn.h"
 #include "replay/inputs.h"
 #include "replay/options.h"
@@ -204,10 +206,14 @@ int main(int argc, char** argv) {
   using namespace sluice::replay;
   ParsedReplay parsed = parse_replay_options(argc, argv);
   if (!parsed.options) {
-    fmt::print(parsed.code == 0 ? stdout : stderr, "{}", parsed.text);
-    return parsed.code;
+    std::fputs(parsed.text.c_str(), parsed.code == 0 ? stdout : stderr);
+    return sluice::finish_output("sluice-replay", parsed.code);
   }
   const ReplayOptions& options = *parsed.options;
-  if (options.check) return check(options);
-  return options.churn ? churn(options) : replay(options);
+  int status = 0;
+  try {
+    status = options.check ? check(options) : options.churn ? churn(options) : replay(options);
+  } catch (const std::system_error&) {  // fmt's, of an output that does not arrive; the sentence comes below
+  }
+  return sluice::finish_output("sluice-replay", status);
 }

@@ -241,5 +241,9 @@ int run(int argc, char** argv) {
 }  // namespace sluice::sim::smi
 
 int main(int argc, char** argv) {
-  return sluice::sim::smi::run(argc, argv);
+  const int status = sluice::sim::smi::run(argc, argv);
+  // As base/output.h does it, which this program, free of libraries, does not link.
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  std::fputs("nvidia-smi: cannot write standard output\n", stderr);
+  return status == 0 ? 255 : status;
 }

@@ -15,6 +15,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "base/output.h"
 #include "sim/engine.h"
 #include "sim/image.h"
 #include "sim/profile.h"
@@ -363,5 +364,5 @@ int run_tool(const Arguments& a) {
 }  // namespace sluice::sim
 
 int main(int argc, char** argv) {
-  return sluice::sim::run_tool(sluice::sim::parse_arguments(argc, argv));
+  return sluice::finish_output("sluice-sim", sluice::sim::run_tool(sluice::sim::parse_arguments(argc, argv)));
 }
