@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/doctor_checks.h"
 #include "cli/exit_codes.h"
+#include "page/grant.h"
 
 namespace sluice::cli {
 namespace {
@@ -17,12 +18,16 @@ void append(std::vector<Link>& links, std::vector<Link> more) {
 }
 
 std::vector<Link> examine(const Options& options) {
-  std::vector<Link> links;
-  append(links, check_driver());
-  append(links, check_device_nodes());
-  append(links, check_kernel());
-  append(links, check_guest_libraries());
+  const bool inside = access(page::kGrantPath, F_OK) == 0;
+  std::vector<Link> links = check_place(inside);
+  if (!inside) {
+    append(links, check_driver());
+    append(links, check_device_nodes());
+    append(links, check_kernel());
+    append(links, check_guest_libraries());
+  }
   Result<agent::Client> client = connect(options);
+  if (inside && !client) return links;  // of a pod: the agent is the node's
   append(links, check_agent(client));
   if (!client) return links;
   auto list = client->list();
@@ -35,21 +40,11 @@ std::vector<Link> examine(const Options& options) {
   return links;
 }
 
-json::Value to_json(const std::vector<Link>& links) {
-  json::Array array;
-  for (const Link& link : links) {
-    array.push_back(json::Object{
-        {"link", link.name}, {"state", to_string(link.state)}, {"found", link.found}, {"mend", link.mend}});
-  }
-  return array;
-}
-
 }  // namespace
 
 int doctor(const Options& options) {
   const std::vector<Link> links = examine(options);
-  size_t broken = 0;
-  for (const Link& link : links) broken += link.state == LinkState::kBroken ? 1 : 0;
+  const size_t broken = count_broken(links);
   if (options.json) {
     fputs(json::to_pretty_string(to_json(links)).c_str(), stdout);
     return broken == 0 ? kExitOk : kExitBroken;
@@ -59,7 +54,8 @@ int doctor(const Options& options) {
     if (!link.mend.empty()) fmt::print("        mend: {}\n", link.mend);
   }
   if (broken == 0) {
-    fmt::print("\nall links hold\n");
+    const bool inside = links.front().name == "place";
+    fmt::print("\n{}\n", inside ? "what can be seen from in here holds" : "all links hold");
   } else {
     fmt::print("\n{} broken link{}; the first one is usually why the others are\n", broken, broken == 1 ? "" : "s");
   }

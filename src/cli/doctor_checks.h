@@ -9,23 +9,13 @@
 #include "agent/client.h"
 #include "agent/protocol.h"
 #include "base/result.h"
+#include "cli/link.h"
 
 namespace sluice::cli {
 
-enum class LinkState {
-  kHolds,
-  kNote,  // works, but the user should know
-  kBroken,
-};
-const char* to_string(LinkState state);
-
-struct Link {
-  std::string name;  // "driver", "kernel: futex"
-  LinkState state = LinkState::kHolds;
-  std::string found;  // one sentence or less
-  std::string mend;   // not empty unless kHolds
-};
-
+// Inside a grant the machine's chain cannot be seen: the driver is our library there, and mounting is not allowed. One
+// note that says so, and what to run instead.
+std::vector<Link> check_place(bool inside_a_grant);
 std::vector<Link> check_driver();           // where the pair lies, and its names against our table
 std::vector<Link> check_device_nodes();     // of the vendor's driver, where it is there
 std::vector<Link> check_kernel();           // namespaces, openat2, futex, record locks

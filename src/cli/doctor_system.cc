@@ -25,6 +25,7 @@
 #include "cli/driver_files.h"
 #include "cli/elf_symbols.h"
 #include "cli/namespace.h"
+#include "page/grant.h"
 
 namespace sluice::cli {
 namespace {
@@ -153,16 +154,14 @@ Link check_library(DriverLibrary library, const std::string& path) {
 
 }  // namespace
 
-const char* to_string(LinkState state) {
-  switch (state) {
-    case LinkState::kHolds:
-      return "ok";
-    case LinkState::kNote:
-      return "note";
-    case LinkState::kBroken:
-      return "broken";
-  }
-  return "?";
+std::vector<Link> check_place(bool inside_a_grant) {
+  if (!inside_a_grant) return {};
+  return {
+      {"place", LinkState::kNote,
+       fmt::format("this is the inside of a grant ({} is here): the driver that can be seen is Sluice's own library, "
+                   "and the machine's cannot be looked at",
+                   page::kGrantPath),
+       "sluice verify checks the limits from in here; run sluice doctor on the machine, outside of the grant"}};
 }
 
 std::string guest_directory() {

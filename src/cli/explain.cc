@@ -36,9 +36,8 @@ std::string text_of(const json::Object& object, std::string_view key) {
 
 Result<kube::Endpoint> endpoint_of(const ExplainOptions& options) {
   if (options.scheduler.empty()) return kube::find_endpoint(options.kubeconfig, options.context);
-  if (!options.scheduler.starts_with("http://") && !options.scheduler.starts_with("https://")) {
-    return invalid(fmt::format("--scheduler is http://HOST:PORT or https://HOST:PORT, not '{}'", options.scheduler));
-  }
+  if (Result<void> fine = kube::check_server_url("--scheduler", options.scheduler); !fine)
+    return std::move(fine).error();
   kube::Endpoint endpoint;
   endpoint.server = options.scheduler;
   while (endpoint.server.ends_with('/')) endpoint.server.pop_back();

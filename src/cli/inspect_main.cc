@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/output.h"
 #include "base/yaml.h"
 #include "cli/exit_codes.h"
 #include "cli/inspect.h"
@@ -173,9 +174,12 @@ int main(int argc, char** argv) {
   using namespace sluice::cli;
   try {
     const ParsedInspectArguments parsed = parse_inspect_arguments(std::vector<std::string>(argv + 1, argv + argc));
-    if (parsed.arguments) return run(*parsed.arguments);
-    std::fputs(parsed.text.c_str(), parsed.exit_status == kExitOk ? stdout : stderr);
-    return parsed.exit_status;
+    int status = parsed.exit_status;
+    if (parsed.arguments)
+      status = run(*parsed.arguments);
+    else
+      std::fputs(parsed.text.c_str(), status == kExitOk ? stdout : stderr);
+    return sluice::finish_output("kubectl inspect cgpu", status, kExitInternal);
   } catch (const std::exception& error) {
     // Libraries may throw when memory runs out; nothing of ours does.
     std::fprintf(stderr, "kubectl inspect cgpu: %s\n", error.what());

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/output.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/options.h"
@@ -42,9 +43,12 @@ int main(int argc, char** argv) {
   using namespace sluice::cli;
   try {
     const ParsedOptions parsed = parse_options(std::vector<std::string>(argv + 1, argv + argc));
-    if (parsed.options) return dispatch(*parsed.options);
-    fputs(parsed.text.c_str(), parsed.exit_status == kExitOk ? stdout : stderr);
-    return parsed.exit_status;
+    int status = parsed.exit_status;
+    if (parsed.options)
+      status = dispatch(*parsed.options);
+    else
+      fputs(parsed.text.c_str(), status == kExitOk ? stdout : stderr);
+    return sluice::finish_output("sluice", status, kExitInternal);
   } catch (const std::exception& error) {
     // Libraries may throw when memory runs out; nothing of ours does.
     fprintf(stderr, "sluice: %s\n", error.what());

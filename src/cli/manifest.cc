@@ -69,7 +69,11 @@ Result<std::string> as_text(const json::Value* value, const std::string& path) {
     return invalid(fmt::format("{} is {}, but has to be text; write it in quotes: \"{}\"", path, kind_of(*value),
                                value->is_structured() ? "..." : json::to_string(*value)));
   }
-  return std::string(value->get_string());
+  std::string text(value->get_string());
+  // JSON and YAML can write it, a command line and an environment cannot: they would end there.
+  if (text.find('\0') != std::string::npos)
+    return invalid(fmt::format("{} holds a NUL character (\\0), which no command, variable or path can hold", path));
+  return text;
 }
 
 bool is_empty(const json::Value& value) {
@@ -274,7 +278,9 @@ class ContainerReader {
     auto context = as_object(member(container_, "securityContext"), at("securityContext"));
     if (!context) return std::move(context).error();
     const json::Value* privileged = member(**context, "privileged");
-    if (privileged != nullptr && privileged->is_bool() && privileged->get_bool()) {
+    if (privileged != nullptr && !privileged->is_bool())
+      return wrong_kind(at("securityContext.privileged"), *privileged, "true or false");
+    if (privileged != nullptr && privileged->get_bool()) {
       return invalid(fmt::format("{} is true: a privileged program could remove its own limits; leave it out",
                                  at("securityContext.privileged")));
     }

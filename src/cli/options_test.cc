@@ -99,6 +99,13 @@ TEST(Request, OptionsBecomeWhatTheAgentIsAskedFor) {
 TEST(Request, AGrantIsNamedAfterItsCommand) {
   EXPECT_EQ(default_name("/usr/bin/python3", 42), "python3-42");
   EXPECT_EQ(default_name(std::string(500, 'x'), 42).size(), agent::kMaxNameBytes);
+  EXPECT_EQ(default_name("/tmp/\xff"
+                         "b\n",
+                         42),
+            "?b?-42");
+  std::string wide;
+  for (int i = 0; i < 50; ++i) wide += "\u6f22";
+  EXPECT_EQ(default_name(wide, 42), wide.substr(0, 90) + "-42");  // 92 bytes are left, the 31st character ends at 93
 }
 
 TEST(Request, WholeCards) {
@@ -127,12 +134,43 @@ TEST(Request, ErrorsSpeakOfOptionsOrOfResources) {
   EXPECT_EQ(grant_request(job_from_options(run), run).error().message,
             "--weight is '0', but has to be a whole number from 1 to 1000");
   run.weight = std::nullopt;
+  run.card_count = "0";
+  EXPECT_EQ(grant_request(job_from_options(run), run).error().message,
+            "--gpu-count: needs a whole number from 1 to 32, have '0'");
+  run.card_count = std::nullopt;
   run.policy = "fast";
   EXPECT_TRUE(grant_request(job_from_options(run), run).error().message.starts_with("--policy: "));
 }
 
+TEST(Request, NamesCanBeShown) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"train", ""},
+      {"\u6f22\u5b57 1", ""},
+      {"a\xff", "--name is 'a?', where '?' stands for"},
+      {"a\nb", "--name is 'a?b'"},
+      {"\x1b[2J", "--name is '?[2J'"},
+      {std::string(96, 'x'), "--name is 96 bytes long, at most 95 are possible"},
+  };
+  for (const auto& [name, error] : cases) {
+    RunOptions run = run_options("10", std::nullopt);
+    run.name = name;
+    const auto request = grant_request(job_from_options(run), run);
+    if (error.empty()) {
+      EXPECT_TRUE(request.ok()) << request.error().message;
+    } else {
+      ASSERT_FALSE(request.ok()) << name;
+      EXPECT_TRUE(request.error().message.starts_with(error)) << request.error().message;
+    }
+  }
+}
+
 TEST(Request, SetChecksBeforeItAsks) {
   SetOptions set;
+  set.weight = "1";
+  EXPECT_EQ(set_request(set).error().message, "which grant? Give its name or id, as sluice ps shows it");
+  set.grant = "\xff";
+  EXPECT_EQ(set_request(set).error().message, "there is no grant '?' here (sluice ps lists them)");
+  set.weight = std::nullopt;
   set.grant = "a";
   set.core_percent = "7";
   EXPECT_EQ(set_request(set).error().message, "--gpu-core is 7, but has to be a multiple of 5");

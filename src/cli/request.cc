@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstdint>
 
+#include "base/text.h"
 #include "core/request.h"
 #include "core/units.h"
 
@@ -21,8 +24,11 @@ Result<int64_t> parse_number(const std::string& text, std::string_view what, int
 std::string default_name(const std::string& command, int64_t pid) {
   const std::string tail = fmt::format("-{}", pid);
   const size_t slash = command.find_last_of('/');
-  const std::string file = slash == std::string::npos ? command : command.substr(slash + 1);
-  return file.substr(0, agent::kMaxNameBytes - tail.size()) + tail;
+  // A file's name may hold anything; of a grant's, only what can be shown.
+  std::string file = text::fit(slash == std::string::npos ? command : command.substr(slash + 1), SIZE_MAX);
+  file.resize(std::min(file.size(), agent::kMaxNameBytes - tail.size()));
+  file.resize(text::utf8_prefix(file));
+  return file + tail;
 }
 
 JobSpec job_from_options(const RunOptions& run) {
@@ -50,7 +56,21 @@ Error in_words_of_options(Error error) {
       error.message.replace(at, resource.size(), option);
     }
   }
+  // Where these stood in for a label or a resource, they are neither.
+  if (constexpr std::string_view kLabel = "label --"; error.message.starts_with(kLabel)) error.message.erase(0, 6);
   return error;
+}
+
+Result<void> check_name(std::string_view what, const std::string& name) {
+  if (name.size() > agent::kMaxNameBytes) {
+    return invalid(
+        fmt::format("{} is {} bytes long, at most {} are possible", what, name.size(), agent::kMaxNameBytes));
+  }
+  if (text::is_utf8(name) && text::fit(name, SIZE_MAX) == name) return {};
+  return invalid(
+      fmt::format("{} is '{}', where '?' stands for a control character or a byte that is no UTF-8; write one that "
+                  "can be shown",
+                  what, text::fit(name, SIZE_MAX)));
 }
 
 }  // namespace
@@ -84,10 +104,8 @@ Result<agent::GrantRequest> grant_request(const JobSpec& job, const RunOptions& 
       break;
   }
   request.name = run.name.empty() ? job.name : run.name;
-  if (request.name.size() > agent::kMaxNameBytes) {
-    return invalid(
-        fmt::format("the name is {} bytes long, at most {} are possible", request.name.size(), agent::kMaxNameBytes));
-  }
+  if (auto fine = check_name(run.name.empty() ? "metadata.name" : "--name", request.name); !fine)
+    return std::move(fine).error();
   if (!run.policy.empty()) {
     auto policy = agent::parse_policy_name(run.policy);
     if (!policy) return std::move(policy).error().wrap("--policy");
@@ -105,6 +123,9 @@ Result<agent::GrantRequest> grant_request(const JobSpec& job, const RunOptions& 
 
 Result<agent::SetRequest> set_request(const SetOptions& set) {
   agent::SetRequest request;
+  if (set.grant.empty()) return invalid("which grant? Give its name or id, as sluice ps shows it");
+  if (!text::is_utf8(set.grant) || set.grant.size() > agent::kMaxNameBytes)
+    return not_found(fmt::format("there is no grant '{}' here (sluice ps lists them)", text::fit(set.grant, 80)));
   request.grant = set.grant;
   request.high_priority = set.high_priority;
   const std::tuple<const std::optional<std::string>*, std::optional<int64_t>*, const char*, int64_t, int64_t>

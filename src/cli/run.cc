@@ -9,6 +9,7 @@
 
 #include "agent/client.h"
 #include "base/files.h"
+#include "cli/card_descriptors.h"
 #include "cli/commands.h"
 #include "cli/driver_files.h"
 #include "cli/exit_codes.h"
@@ -106,6 +107,8 @@ int run(const Options& options) {
   if (!space) return fail("run", space.error());
 
   const auto prepare = [&]() -> Result<void> {
+    const char* simulated = getenv("SLUICE_SIM_DIR");
+    leave_cards_to_the_caller(simulated == nullptr ? "" : simulated);
     if (!grant->isolate) return {};
     if (auto entered = enter_namespace(*space); !entered) return entered;
     return drop_privileges();

@@ -11,21 +11,21 @@ namespace sluice::cli {
 std::string table(const std::vector<Column>& columns, const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (size_t c = 0; c < columns.size(); ++c) {
-    size_t width = columns[c].title.size();
-    for (const auto& row : rows) width = std::max(width, c < row.size() ? row[c].size() : 0);
+    size_t width = text::columns(columns[c].title);
+    for (const auto& row : rows) width = std::max(width, c < row.size() ? text::columns(row[c]) : 0);
     widths.push_back(width);
   }
   std::string out;
   const auto line = [&](const auto& cell) {
-    std::string text;
+    std::string whole;
     for (size_t c = 0; c < columns.size(); ++c) {
       const std::string value = cell(c);
-      const std::string space(widths[c] - value.size(), ' ');
-      text += c == 0 ? "" : "  ";
-      text += columns[c].right ? space + value : value + space;
+      const std::string space(widths[c] - text::columns(value), ' ');
+      whole += c == 0 ? "" : "  ";
+      whole += columns[c].right ? space + value : value + space;
     }
-    text.erase(text.find_last_not_of(' ') + 1);
-    out += text + "\n";
+    whole.erase(whole.find_last_not_of(' ') + 1);
+    out += whole + "\n";
   };
   line([&](size_t c) { return columns[c].title; });
   for (const auto& row : rows) line([&](size_t c) { return c < row.size() ? row[c] : std::string(); });
@@ -44,15 +44,6 @@ std::string bar(double percent, int width) {
   const double part = std::clamp(percent, 0.0, 100.0) / 100;
   const int full = static_cast<int>(std::lround(part * width));
   return std::string(static_cast<size_t>(full), '#') + std::string(static_cast<size_t>(width - full), '.');
-}
-
-std::string fit(const std::string& text, size_t width) {
-  std::string out = text.substr(0, width);
-  if (text.size() > width && width > 0) out.back() = '~';
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return out;
 }
 
 }  // namespace sluice::cli

@@ -1,8 +1,11 @@
-// Columns of text for people: as wide as their widest cell, two spaces between, numbers to the right. Pure.
+// Columns of text for people, counted as a terminal shows them: as wide as their widest cell, two spaces between,
+// numbers to the right. Pure.
 #pragma once
 
 #include <string>
 #include <vector>
+
+#include "base/text.h"
 
 namespace sluice::cli {
 
@@ -20,8 +23,6 @@ std::string duration_text(int64_t seconds);
 // A bar of `width` cells for 0..100 percent, ASCII only: "######......".
 std::string bar(double percent, int width);
 
-// At most `width` characters, cut with "~". Control characters become '?', so that a program's name cannot steer the
-// terminal.
-std::string fit(const std::string& text, size_t width);
+using text::fit;
 
 }  // namespace sluice::cli

@@ -141,15 +141,6 @@ void judge_card(const GrantEvidence& grant, size_t index, const Evidence& eviden
     links.push_back(judge_view(name, granted, "memory by NVML", shown->total_bytes));
 }
 
-json::Value to_json(const std::vector<Link>& links) {
-  json::Array array;
-  for (const Link& link : links) {
-    array.push_back(json::Object{
-        {"link", link.name}, {"state", to_string(link.state)}, {"found", link.found}, {"mend", link.mend}});
-  }
-  return array;
-}
-
 }  // namespace
 
 std::vector<Link> judge(const Evidence& evidence) {
@@ -188,8 +179,7 @@ int verify(const Options& options) {
                                                 page::kGrantPath)));
   }
   const std::vector<Link> links = judge(evidence);
-  const auto count =
-      std::count_if(links.begin(), links.end(), [](const Link& link) { return link.state == LinkState::kBroken; });
+  const size_t count = count_broken(links);
   if (options.json) {
     fputs(json::to_pretty_string(to_json(links)).c_str(), stdout);
     return count == 0 ? kExitOk : kExitBroken;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/doctor_checks.h"
+#include "cli/link.h"
 
 namespace sluice::cli {
 

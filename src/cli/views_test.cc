@@ -121,6 +121,11 @@ TEST(Views, TopShowsShareAndCap) {
   EXPECT_NE(text.find("[######..............]  30.0 %  30 %      3000      10487"), std::string::npos) << text;
 }
 
+TEST(Table, ColumnsStandUnderEachOtherWhateverTheLetters) {
+  EXPECT_EQ(table({{"NAME"}, {"N", true}}, {{"\u6f22\u5b57", "1"}, {"caf\u00e9", "22"}, {"abcd", "3"}}),
+            "NAME   N\n\u6f22\u5b57   1\ncaf\u00e9  22\nabcd   3\n");
+}
+
 TEST(Table, Texts) {
   EXPECT_EQ(duration_text(0), "0 s");
   EXPECT_EQ(duration_text(-5), "0 s");
