@@ -323,6 +323,23 @@ std::vector<SlotOwner> GrantPages::slot_owners(uint32_t card) {
   return owners;
 }
 
+std::array<uint64_t, page::kMaxProcesses> GrantPages::tallies(uint32_t card) {
+  std::array<uint64_t, page::kMaxProcesses> bytes{};
+  const auto ask = [&](uint64_t start, uint64_t end, page::LockedRange& found) {
+    struct flock lock{};
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = static_cast<off_t>(start);
+    lock.l_len = static_cast<off_t>(end - start);
+    if (::fcntl(usage_fd_.get(), F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return false;
+    found.start = static_cast<uint64_t>(lock.l_start);
+    found.end = lock.l_len == 0 ? ~uint64_t{0} : static_cast<uint64_t>(lock.l_start + lock.l_len);
+    return true;
+  };
+  page::each_tally(card, ask, [&](uint32_t slot, uint64_t units) { bytes[slot] = units * page::kTallyUnitBytes; });
+  return bytes;
+}
+
 void GrantPages::clear_slot(uint32_t card, uint32_t slot) {
   const uint64_t offset = sizeof(page::UsageHeader) + card * sizeof(page::UsageCard) +
                           offsetof(page::UsageCard, slots) + slot * sizeof(page::Slot);

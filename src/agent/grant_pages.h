@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 #include "base/files.h"
 #include "base/result.h"
 #include "page/grant.h"
+#include "page/tally.h"
 #include "page/usage.h"
 
 namespace sluice::agent {
@@ -81,6 +83,8 @@ class GrantPages final : public UsageView {
 
   // Every slot of the card whose lock is held, by the kernel's word, whatever the page says.
   std::vector<SlotOwner> slot_owners(uint32_t card);
+  // Bytes that the tallies (page/tally.h) say of each slot of the card.
+  std::array<uint64_t, page::kMaxProcesses> tallies(uint32_t card);
   // Zeroes the bytes and frees a dead process's slot.
   void clear_slot(uint32_t card, uint32_t slot);
 

@@ -91,6 +91,7 @@ struct CardUnit {
   bool read_once = false;
   int quiet_rounds = 0;              // readings in a row in which the card was much busier than the pages say
   std::map<int64_t, int> strangers;  // pid -> readings in a row
+  std::map<int64_t, uint64_t> strangers_within;  // of those: pid -> the grant in whose container it runs
   ~CardUnit();
 };
 
@@ -103,6 +104,7 @@ struct GrantCard {
   double utilisation = 0;                          // percent of the card, last second
   uint64_t refused_allocations = 0;
   int64_t tampering = 0;
+  uint64_t outside_bytes = 0;  // on the card by processes of the container past its library
   uint64_t overruns_seen = 0;
   bool differs = false;
 };
@@ -253,5 +255,9 @@ class Node {
 };
 
 uint64_t monotonic_ns();
+
+// kInvalid where a memory unit is larger than every card, so that nothing could be asked for. Cards that are smaller
+// alone are told to the log.
+Result<void> check_unit(const std::vector<CardInfo>& cards, int64_t unit_mib);
 
 }  // namespace sluice::agent

@@ -39,8 +39,13 @@ static_assert(offsetof(page::Slot, reserved_bytes) == 16 && offsetof(page::Slot,
 bool read_slots(GrantPages& pages, size_t card, SlotImages& images) {
   std::array<RawSlot, page::kMaxProcesses> raw;
   if (!pages.read(card_offset(card) + offsetof(page::UsageCard, slots), raw.data(), sizeof(raw))) return false;
+  const auto tallies = pages.tallies(static_cast<uint32_t>(card));
   for (size_t i = 0; i < raw.size(); ++i) {
-    images[i] = {raw[i].state == page::kSlotLive, raw[i].reserved_bytes, raw[i].busy_ns, raw[i].launches,
+    images[i] = {raw[i].state == page::kSlotLive,
+                 raw[i].reserved_bytes,
+                 tallies[i],
+                 raw[i].busy_ns,
+                 raw[i].launches,
                  raw[i].throttled_ns};
   }
   return true;
@@ -172,7 +177,11 @@ void Node::publish(Grant& grant, size_t index) {
     if (page.correction_bytes[slot].load(std::memory_order_relaxed) != wanted)
       page.correction_bytes[slot].store(wanted);
   }
-  page.used_bytes.store(static_cast<uint64_t>(std::max<int64_t>(card.watch->used_bytes().value_or(0), 0)));
+  const auto used = static_cast<uint64_t>(std::max<int64_t>(card.watch->used_bytes().value_or(0), 0));
+  page.used_bytes.store(used + card.outside_bytes);
+  if (page.outside_bytes.load(std::memory_order_relaxed) != card.outside_bytes) {
+    page.outside_bytes.store(card.outside_bytes);
+  }
   page.utilisation_permille.store(static_cast<uint32_t>(card.utilisation * 10 + 0.5));
 }
 
@@ -253,7 +262,10 @@ bool Node::wants_reading(const std::string& uuid) {
       if (card.unit != nullptr && card.unit->info.uuid == uuid && card.watch->any_waiting()) return true;
     }
   }
-  return false;
+  // A process that no grant accounts for is none before a second reading says so too.
+  const CardUnit* unit = unit_by_uuid(uuid);
+  return unit != nullptr && std::any_of(unit->strangers.begin(), unit->strangers.end(),
+                                        [](const auto& entry) { return entry.second == 1; });
 }
 
 Node::Before Node::before_reading(const std::string& uuid) {
@@ -303,6 +315,8 @@ void Node::card_read(const std::string& uuid, uint64_t now_ns, uint64_t started_
 
 void Node::look_for_strangers(CardUnit& unit, const CardReading& reading) {
   std::map<int64_t, int> seen;
+  std::map<int64_t, uint64_t> within;
+  std::map<uint64_t, uint64_t> outside;  // by grant
   for (const ProcessUse& use : reading.processes) {
     bool granted = use.pid == ::getpid();
     for (const auto& [id, grant] : grants_) {
@@ -319,17 +333,37 @@ void Node::look_for_strangers(CardUnit& unit, const CardReading& reading) {
     const auto known = unit.strangers.find(use.pid);
     const int rounds = known == unit.strangers.end() ? 1 : known->second + 1;
     seen[use.pid] = std::min(rounds, 1000);
+    if (rounds > 2) {
+      if (auto inside = unit.strangers_within.find(use.pid); inside != unit.strangers_within.end()) {
+        within.insert(*inside);
+        outside[inside->second] += static_cast<uint64_t>(std::max<int64_t>(use.used_bytes, 0));
+      }
+    }
     if (rounds != 2) continue;  // a process that is just starting or ending is none
     std::string whose = "without a grant";
     for (const auto& [id, grant] : grants_) {
       if (grant->pages && mounts_usage(use.pid, grant->record.usage, grant_id_text(id))) {
         whose = fmt::format("inside grant '{}' ({}) but past its library", grant->record.name, grant_id_text(id));
+        within[use.pid] = id;
+        outside[id] += static_cast<uint64_t>(std::max<int64_t>(use.used_bytes, 0));
+        break;
       }
     }
     event("stranger",
           fmt::format("process {} ({}) uses card {} {}", use.pid, process_command(use.pid), unit.info.index, whose));
   }
   unit.strangers = std::move(seen);
+  unit.strangers_within = std::move(within);
+  // It counts against the grant: its programs that do use the library get that much less.
+  for (auto& [id, grant] : grants_) {
+    for (size_t i = 0; i < grant->cards.size(); ++i) {
+      GrantCard& card = grant->cards[i];
+      if (card.unit != &unit || !grant->pages) continue;
+      const auto found = outside.find(id);
+      card.outside_bytes = found == outside.end() ? 0 : found->second;
+      publish(*grant, i);
+    }
+  }
 }
 
 // The card's own busy figure against the sum of what the pages say. Only where nobody but grants is on the card.

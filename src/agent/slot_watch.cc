@@ -12,6 +12,11 @@ namespace {
 // Bytes that a page claims are bounded: sums stay far from overflow whatever is written there.
 constexpr uint64_t kMostBytes = uint64_t{1} << 46;
 
+// What the guests count for the slot (guest/ledger.h), corrections aside.
+uint64_t counted_for(const SlotImage& image) {
+  return std::max(image.live ? image.reserved_bytes : 0, image.tally_bytes);
+}
+
 }  // namespace
 
 SlotWatch::Found SlotWatch::look(uint64_t now_ns, const std::vector<SlotOwner>& owners, const SlotImages& images) {
@@ -24,6 +29,7 @@ SlotWatch::Found SlotWatch::look(uint64_t now_ns, const std::vector<SlotOwner>& 
     Slot& slot = slots_[i];
     slot.image = images[i];
     slot.image.reserved_bytes = std::min(slot.image.reserved_bytes, kMostBytes);
+    slot.image.tally_bytes = std::min(slot.image.tally_bytes, kMostBytes);
     if (owner_of[i] != nullptr) {
       if (slot.state != State::kOwned || slot.pid != owner_of[i]->pid) {
         if (slot.state == State::kOwned) found.died = true;  // another process took the slot between two looks
@@ -32,6 +38,7 @@ SlotWatch::Found SlotWatch::look(uint64_t now_ns, const std::vector<SlotOwner>& 
         slot.correction = 0;
         slot.state = State::kOwned;
       }
+      slot.counted = slot.image.tally_bytes;
       continue;
     }
     if (slot.state == State::kOwned) {
@@ -46,9 +53,10 @@ SlotWatch::Found SlotWatch::look(uint64_t now_ns, const std::vector<SlotOwner>& 
       found.died = true;
     }
     if (slot.state == State::kDead) {
-      // What it said may be gone from the page while the card still has its contexts.
-      const uint64_t used = slot.used > 0 ? static_cast<uint64_t>(slot.used) : 0;
-      const uint64_t said = slot.image.live ? slot.image.reserved_bytes : 0;
+      // What it said may be gone from the page while the card still has its contexts; its tally is gone with it.
+      uint64_t used = slot.used > 0 ? static_cast<uint64_t>(slot.used) : 0;
+      if (slot.pid != 0) used = std::max(used, slot.counted);
+      const uint64_t said = counted_for(slot.image);
       slot.correction = used > said ? used - said : 0;
     }
   }
@@ -66,7 +74,7 @@ void SlotWatch::settle_dead(uint64_t now_ns, uint64_t started_ns, const CardRead
                           [&](const ProcessUse& use) { return use.pid == slot.pid; });
     }
     // A dead process that nothing is charged for and whose memory was never seen needs no wait.
-    if (!free && !(slot.image.live && slot.image.reserved_bytes > 0) && slot.used <= 0) free = true;
+    if (!free && slot.used <= 0 && counted_for(slot.image) == 0 && slot.correction == 0) free = true;
     if (!free) continue;
     if (slot.image.live || slot.image.reserved_bytes > 0) found.clear.push_back(i);
     slot = Slot{};
@@ -94,10 +102,10 @@ SlotWatch::Found SlotWatch::card_read(uint64_t now_ns, uint64_t started_ns, cons
       slot.used = entry == used_of.end() ? 0 : entry->second;
       // Reservations go up before the card's figure and down after it: the larger of the two looks at the page is what
       // the card's figure can be held against.
-      uint64_t said = std::max(std::min(before[i].reserved_bytes, kMostBytes), slot.image.reserved_bytes);
+      const uint64_t said = std::max(std::min(counted_for(before[i]), kMostBytes), counted_for(slot.image));
       slot.correction =
           slot.used > 0 && static_cast<uint64_t>(slot.used) > said ? static_cast<uint64_t>(slot.used) - said : 0;
-      said_sum += said;
+      said_sum += std::max(std::min(before[i].reserved_bytes, kMostBytes), slot.image.reserved_bytes);
     }
     if (entry != used_of.end() && entry->second == kUnknownBytes) known = false;
     if (slot.used <= 0 || !counted.insert(slot.pid).second) continue;
@@ -114,7 +122,7 @@ SlotWatch::Found SlotWatch::card_read(uint64_t now_ns, uint64_t started_ns, cons
 
 uint64_t SlotWatch::charged_bytes() const {
   uint64_t sum = 0;
-  for (const Slot& slot : slots_) sum += (slot.image.live ? slot.image.reserved_bytes : 0) + slot.correction;
+  for (const Slot& slot : slots_) sum += counted_for(slot.image) + slot.correction;
   return sum;
 }
 

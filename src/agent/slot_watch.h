@@ -5,6 +5,8 @@
 //  - A live process is charged what the card spends on it, where that is more than it says: correction = card - page.
 //  - A dead process's bytes stay charged until a reading of the card taken after its death no longer lists it, at most
 //    kDeadHoldNs: the driver frees later than the kernel. Then its slot is cleared.
+//  - The page is a file that the tenant may write: where the tally says more, the tally is what counts for the slot, by
+//    the guests' own rule too, so a correction is what the card says beyond both.
 //  - Differences that honest programs do not show are reported.
 //
 // Pure: no clock, no I/O. Corrections only ever raise a charge (docs of the grant page).
@@ -28,6 +30,7 @@ inline constexpr uint64_t kDeadHoldNs = 2'000'000'000;
 struct SlotImage {
   bool live = false;
   uint64_t reserved_bytes = 0;
+  uint64_t tally_bytes = 0;  // by the kernel's locks (page/tally.h): true in whole units, and nobody else's to change
   uint64_t busy_ns = 0;
   uint64_t launches = 0;
   uint64_t throttled_ns = 0;
@@ -80,6 +83,7 @@ class SlotWatch {
     uint64_t dead_since_ns = 0;
     int64_t used = kUnknownBytes;  // by the card, last reading
     uint64_t correction = 0;
+    uint64_t counted = 0;  // what its programs counted for it while it lived, last look
     SlotImage image;
   };
   void settle_dead(uint64_t now_ns, uint64_t started_ns, const CardReading* reading, Found& found);

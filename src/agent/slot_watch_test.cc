@@ -10,7 +10,7 @@ constexpr uint64_t kMib = 1 << 20;
 
 SlotImages page_with(std::initializer_list<std::pair<uint32_t, uint64_t>> reserved) {
   SlotImages images{};
-  for (const auto& [slot, bytes] : reserved) images[slot] = {true, bytes, 0, 0, 0};
+  for (const auto& [slot, bytes] : reserved) images[slot] = {true, bytes, 0, 0, 0, 0};
   return images;
 }
 
@@ -59,6 +59,28 @@ TEST(SlotWatch, ADeadProcessStaysChargedUntilTheCardNoLongerListsIt) {
   EXPECT_EQ(watch.charged_bytes(), 130 * kMib);
   EXPECT_EQ(watch.card_read(150 * kMs, 140 * kMs, reading_of({}), page).clear, std::vector<uint32_t>{0});
   watch.look(160 * kMs, {}, SlotImages{});
+  EXPECT_EQ(watch.charged_bytes(), 0u);
+  EXPECT_FALSE(watch.any_waiting());
+}
+
+// A tenant that empties its page: the guests count the tally, so it is no reason for a correction on top, and what a
+// process leaves on the card at its death stays charged though neither page nor card reading has told of it.
+TEST(SlotWatch, TheTallyCountsWhereThePageWasEmptied) {
+  SlotWatch watch;
+  SlotImages emptied{};
+  emptied[2].tally_bytes = 96 * kMib;
+  watch.look(10 * kMs, {{2, 42}}, emptied);
+  watch.card_read(20 * kMs, 15 * kMs, reading_of({{42, 130 * kMib}}), emptied);
+  EXPECT_EQ(watch.correction_bytes(2), 34 * kMib);
+  EXPECT_EQ(watch.charged_bytes(), 130 * kMib);
+  emptied[2].tally_bytes = 512 * kMib;
+  watch.look(30 * kMs, {{2, 42}}, emptied);
+  watch.look(40 * kMs, {}, SlotImages{});
+  EXPECT_EQ(watch.charged_bytes(), 512 * kMib);
+  EXPECT_TRUE(watch.any_waiting());
+  watch.card_read(60 * kMs, 50 * kMs, reading_of({{42, 512 * kMib}}), SlotImages{});
+  EXPECT_EQ(watch.charged_bytes(), 512 * kMib);
+  watch.card_read(90 * kMs, 80 * kMs, reading_of({}), SlotImages{});
   EXPECT_EQ(watch.charged_bytes(), 0u);
   EXPECT_FALSE(watch.any_waiting());
 }
@@ -133,7 +155,7 @@ TEST(SlotWatch, NonsenseInThePageOverflowsNothing) {
   SlotImages page{};
   std::vector<SlotOwner> owners;
   for (uint32_t i = 0; i < page::kMaxProcesses; ++i) {
-    page[i] = {true, ~0ull, ~0ull, ~0ull, ~0ull};
+    page[i] = {true, ~0ull, ~0ull, ~0ull, ~0ull, ~0ull};
     owners.push_back({i, 1000 + i});
   }
   owners.push_back({9999, 5});

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "guest/guest.h"
-#include "guest/os_seams.h"
+#include "guest/record_locks.h"
 
 namespace sluice::guest {
 

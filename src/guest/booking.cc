@@ -6,7 +6,34 @@ namespace sluice::guest {
 
 namespace {
 constexpr uint64_t kMeasureAnywayNs = 1'000'000'000;  // code grows without a call that says so (lazy loading)
+constexpr uint64_t kBuryAfterNs = 2'500'000'000;      // the agent has done it by then, where there is one
+constexpr uint64_t kOutwaitNs = 5'000'000'000;
+constexpr uint64_t kLookAgainNs = 10'000'000;
+
+// A program that ends leaves its memory on the card a little longer, and charged as long: by the agent, until the card
+// no longer lists it. Who asks for it in that time waits instead of failing for want of memory that is about to be
+// free. Where the agent is away, what is provably nobody's is given back after the same two seconds.
+Reserve outwait_the_dead(Guest* guest, uint32_t card, uint32_t slot, uint64_t bytes) {
+  Ledger ledger = ledger_of(guest, card);
+  const uint64_t start_ns = guest->seams.clock->now_ns();
+  uint64_t mark = 0;
+  uint64_t since_ns = start_ns;
+  for (uint64_t now_ns = start_ns; now_ns - start_ns < kOutwaitNs; now_ns = guest->seams.clock->now_ns()) {
+    const Ledger::Dead dead = ledger.dead(slot);
+    const uint64_t sum = ledger.charged_bytes();
+    const uint64_t living = sum > dead.bytes ? sum - dead.bytes : 0;
+    const uint64_t limit = guest->cards[card].grant->memory_limit_bytes.load(std::memory_order_relaxed);
+    if (sum <= limit && bytes <= limit - sum) return ledger.reserve(slot, bytes);
+    if (dead.bytes == 0 || living > limit || bytes > limit - living) break;
+    if (dead.mark != mark) since_ns = now_ns;
+    mark = dead.mark;
+    if (now_ns - since_ns >= kBuryAfterNs) ledger.bury(slot, mark);
+    guest->seams.waiter->sleep_ns(kLookAgainNs);
+  }
+  return Reserve::kOverLimit;
 }
+
+}  // namespace
 
 bool booked(const Guest* guest, uint32_t card) {
   return card < guest->card_count && guest->cards[card].grant->memory_limit_bytes.load(std::memory_order_relaxed) != 0;
@@ -28,6 +55,7 @@ CUresult reserve_memory(Guest* guest, uint32_t card, uint64_t bytes) {
     measure_overhead(guest, card, false);
     answer = ledger.reserve(slot, bytes);
   }
+  if (answer == Reserve::kOverLimit) answer = outwait_the_dead(guest, card, slot, bytes);
   if (answer != Reserve::kGranted) return CUDA_ERROR_OUT_OF_MEMORY;
   memory.tracked_bytes.fetch_add(bytes, std::memory_order_relaxed);
   return CUDA_SUCCESS;

@@ -1,5 +1,7 @@
 #include "guest/ledger.h"
 
+#include "guest/map.h"
+
 namespace sluice::guest {
 
 namespace {
@@ -55,8 +57,7 @@ uint32_t Ledger::find_own(uint64_t token) const {
     const page::Slot& entry = usage->slots[slot];
     if (entry.state.load(std::memory_order_acquire) == page::kSlotLive &&
         entry.exec_token.load(std::memory_order_relaxed) == token &&
-        seams.identity->owner_pid(page::slot_lock_byte(card, slot)) == 0 &&
-        seams.identity->try_lock(page::slot_lock_byte(card, slot))) {
+        seams.identity->owner_pid(page::slot_lock_byte(card, slot)) == 0 && seams.identity->hold_slot(card, slot)) {
       return slot;
     }
   }
@@ -73,11 +74,11 @@ bool Ledger::try_claim(uint32_t slot, uint64_t token) {
       entry.exec_token.load(std::memory_order_relaxed) == token) {
     return false;  // our own other copy's: find_own() has decided about it
   }
-  if (!seams.identity->try_lock(page::slot_lock_byte(card, slot))) return false;
+  if (!seams.identity->hold_slot(card, slot)) return false;
   points.at(kClaimLocked);
   // The owner may have charged it between the look above and the lock, and died.
   if (entry.reserved_bytes.load(std::memory_order_acquire) != 0) {
-    seams.identity->unlock(page::slot_lock_byte(card, slot));
+    seams.identity->leave_slot(card, slot);
     return false;
   }
   entry.state.store(page::kSlotFree, std::memory_order_relaxed);
@@ -128,32 +129,44 @@ Reserve Ledger::reserve(uint32_t slot, uint64_t bytes) {
     usage->account.refused_allocations.fetch_add(1, std::memory_order_relaxed);
     return Reserve::kBusy;
   }
-  // A program that opens the usage file itself and closes it again drops the process's record locks with that; the
-  // agent would take the process for dead and what it holds for nobody's.
-  static_cast<void>(seams.identity->try_lock(page::slot_lock_byte(card, slot)));
-  const uint64_t sum = charged_bytes();
+  // Where locks lie in the program's own table, a close() of the usage file may have dropped this one.
+  static_cast<void>(seams.identity->hold_slot(card, slot));
+  Counted counted;
+  count(counted, false);
+  const uint64_t sum = sum_of(counted);
   points.at(kSummed);
-  const bool fits = limit == 0 || (sum <= limit && bytes <= limit - sum);
+  bool fits = limit == 0 || (sum <= limit && bytes <= limit - sum);
+  if (fits) {
+    usage->slots[slot].reserved_bytes.fetch_add(bytes, std::memory_order_acq_rel);
+    points.at(kReserved);
+    const bool told = seams.identity->raise_tally(card, slot, bytes);
+    points.at(kTallied);
+    // What the page said has let it through; what the locks say decides.
+    fits = limit == 0 || (told && charged_bytes() <= limit);
+    if (!fits) give_back(slot, bytes);
+  }
   if (fits) {
     // Should anybody have freed a living process's slot, its bytes count again from here on.
     if (usage->slots[slot].state.load(std::memory_order_relaxed) != page::kSlotLive) {
       usage->slots[slot].exec_token.store(seams.identity->exec_token(), std::memory_order_relaxed);
       usage->slots[slot].state.store(page::kSlotLive, std::memory_order_release);
     }
-    usage->slots[slot].reserved_bytes.fetch_add(bytes, std::memory_order_acq_rel);
     usage->account.ledger_reservations.fetch_add(1, std::memory_order_relaxed);
-    points.at(kReserved);
   }
   unlock();
   if (!fits) usage->account.refused_allocations.fetch_add(1, std::memory_order_relaxed);
   return fits ? Reserve::kGranted : Reserve::kOverLimit;
 }
 
+// Page first and tally second, and the other way round when giving back: the page never says less than the tally unless
+// somebody else has written to it.
 void Ledger::charge(uint32_t slot, uint64_t bytes) {
   usage->slots[slot].reserved_bytes.fetch_add(bytes, std::memory_order_acq_rel);
+  seams.identity->raise_tally(card, slot, bytes);
 }
 
 void Ledger::give_back(uint32_t slot, uint64_t bytes) {
+  seams.identity->lower_tally(card, slot, bytes);
   std::atomic<uint64_t>& word = usage->slots[slot].reserved_bytes;
   uint64_t have = word.load(std::memory_order_relaxed);
   // Never below zero, even if the page was scribbled over: a huge unsigned number would refuse everything.
@@ -162,17 +175,79 @@ void Ledger::give_back(uint32_t slot, uint64_t bytes) {
   points.at(kGivenBack);
 }
 
-uint64_t Ledger::charged_bytes() const {
-  uint64_t sum = 0;
+// What each slot is charged, by the page and, if wanted, by the tallies; without the agent's corrections.
+void Ledger::count(Counted& counted, bool tallies) const {
   for (uint32_t slot = 0; slot < page::kMaxProcesses; ++slot) {
     const page::Slot& entry = usage->slots[slot];
-    // The agent's corrections count whatever the page says about the slot: the page can be written by the tenant, the
-    // grant cannot.
+    const bool live = entry.state.load(std::memory_order_acquire) == page::kSlotLive;
+    counted.bytes[slot] = live ? entry.reserved_bytes.load(std::memory_order_acquire) : 0;
+  }
+  if (!tallies || seams.identity == nullptr) return;
+  const auto ask = [&](uint64_t start, uint64_t end, page::LockedRange& found) {
+    return seams.identity->locked_range(start, end, found);
+  };
+  page::each_tally(card, ask, [&](uint32_t slot, uint64_t units) {
+    const uint64_t bytes = units * page::kTallyUnitBytes;
+    if (bytes > counted.bytes[slot]) counted.bytes[slot] = bytes;
+  });
+  const Identity::OwnTally own = seams.identity->own_tally(card);
+  if (own.slot < page::kMaxProcesses && own.bytes > counted.bytes[own.slot]) counted.bytes[own.slot] = own.bytes;
+}
+
+uint64_t Ledger::sum_of(const Counted& counted) const {
+  // The agent's corrections count whatever the page says about the slot, and so does what the container has on the card
+  // past its library: the page can be written by the tenant, the grant cannot.
+  uint64_t sum = grant->outside_bytes.load(std::memory_order_relaxed);
+  for (uint32_t slot = 0; slot < page::kMaxProcesses; ++slot) {
     sum = add_saturating(sum, grant->correction_bytes[slot].load(std::memory_order_relaxed));
-    if (entry.state.load(std::memory_order_acquire) != page::kSlotLive) continue;
-    sum = add_saturating(sum, entry.reserved_bytes.load(std::memory_order_acquire));
+    sum = add_saturating(sum, counted.bytes[slot]);
   }
   return sum;
+}
+
+uint64_t Ledger::charged_bytes() const {
+  Counted counted;
+  count(counted, true);
+  return sum_of(counted);
+}
+
+template <typename Visit>
+void Ledger::each_dead(uint32_t own_slot, Visit&& visit) const {
+  Counted counted;
+  count(counted, true);
+  for (uint32_t slot = 0; slot < page::kMaxProcesses; ++slot) {
+    const uint64_t bytes =
+        add_saturating(counted.bytes[slot], grant->correction_bytes[slot].load(std::memory_order_relaxed));
+    if (slot == own_slot || bytes == 0) continue;
+    const uint64_t byte = page::slot_lock_byte(card, slot);
+    page::LockedRange found;
+    if (seams.identity->owner_pid(byte) != 0 || seams.identity->locked_range(byte, byte + 1, found)) continue;
+    const uint64_t first = page::tally_byte(card, slot, 0);
+    if (seams.identity->locked_range(first, page::tally_byte(card, slot + 1, 0), found)) continue;
+    visit(slot, bytes);
+  }
+}
+
+Ledger::Dead Ledger::dead(uint32_t own_slot) const {
+  Dead dead;
+  each_dead(own_slot, [&](uint32_t slot, uint64_t bytes) {
+    dead.bytes = add_saturating(dead.bytes, bytes);
+    const uint64_t token = usage->slots[slot].exec_token.load(std::memory_order_relaxed);
+    dead.mark = mix64(dead.mark ^ mix64(token ^ mix64(bytes + slot)));
+  });
+  return dead;
+}
+
+void Ledger::bury(uint32_t own_slot, uint64_t mark) {
+  if (!lock()) return;
+  if (dead(own_slot).mark == mark) {
+    each_dead(own_slot, [&](uint32_t slot, uint64_t) {
+      // State first: a claimer leaves a slot with bytes alone whatever its state.
+      usage->slots[slot].state.store(page::kSlotFree, std::memory_order_relaxed);
+      usage->slots[slot].reserved_bytes.store(0, std::memory_order_release);
+    });
+  }
+  unlock();
 }
 
 Ledger::View Ledger::view() const {

@@ -16,6 +16,11 @@
 // dead process (its owner would hold the byte) and may be overwritten. Waiting is bounded by kMutexWaitNs: behind a
 // stopped process the allocation fails, counted, instead of hanging.
 //
+// The page can be written by everything in the container, so it is not believed alone. A slot counts as the larger of
+// what the page says and what its process's tally says (page/tally.h), and this process's own slot at least as what it
+// charged by its own memory. A reservation is published in both before the sum is taken that decides about it: two that
+// race past a broken mutex see each other and both withdraw.
+//
 // What stays charged after its process has died (slot live, lock gone, bytes not zero) counts on until the agent has
 // seen that the card freed it and clears the slot; claimers leave such slots alone.
 #pragma once
@@ -52,8 +57,19 @@ struct Ledger {
   void charge(uint32_t slot, uint64_t bytes);
   void give_back(uint32_t slot, uint64_t bytes);
 
-  // Sum over live slots with the agent's corrections, saturating. Lock-free: exact when nothing changes.
+  // Sum over the slots with the agent's corrections, saturating. Lock-free: exact when nothing changes.
   uint64_t charged_bytes() const;
+
+  // Slots whose process is gone (no lock, no tally) while the page or a correction still charges them. The agent frees
+  // them when the card has freed the memory, at most two seconds after the death.
+  struct Dead {
+    uint64_t bytes = 0;  // charged for them
+    uint64_t mark = 0;   // differs when the set of them does
+  };
+  Dead dead(uint32_t own_slot) const;
+  // Clears those of dead() in the page, where no agent has done so in time. The caller has seen the same mark for as
+  // long as the card may need.
+  void bury(uint32_t own_slot, uint64_t mark);
   // What programs are told: total = limit, or the card's size when there is no limit; used = the larger of the sum
   // here and the agent's figure from NVML; never more than total.
   struct View {
@@ -67,6 +83,13 @@ struct Ledger {
   void unlock();
 
  private:
+  struct Counted {
+    uint64_t bytes[page::kMaxProcesses];
+  };
+  void count(Counted& counted, bool tallies) const;
+  uint64_t sum_of(const Counted& counted) const;
+  template <typename Visit>
+  void each_dead(uint32_t own_slot, Visit&& visit) const;
   uint32_t find_own(uint64_t token) const;
   bool try_claim(uint32_t slot, uint64_t token);
 };

@@ -23,11 +23,23 @@ struct Copy {
     EXPECT_EQ(locks.open(pages.usage_path.c_str()), 0);
     ledger = Ledger{&pages.grant()->cards[0], &pages.usage()->cards[0], 0, {nullptr, &clock, &waiter, &locks}, {}};
   }
+  ~Copy() {
+    if (!locks.forked()) locks.stop();
+  }
   OsClock clock;
   OsWaiter waiter;
   RecordLocks locks;
   Ledger ledger{};
 };
+
+// What `dd if=/dev/zero of=/run/sluice/container/usage` does to the slots.
+void wipe(TestPages& pages) {
+  for (page::Slot& slot : pages.usage()->cards[0].slots) {
+    slot.state.store(page::kSlotFree);
+    slot.exec_token.store(0);
+    slot.reserved_bytes.store(0);
+  }
+}
 
 // Runs body in a child; its exit status, or minus the signal.
 template <typename Body>
@@ -81,26 +93,185 @@ TEST(Ledger, CorrectionsCountForSlotsThatTheTenantEmptied) {
   entry.state.store(page::kSlotFree);
   entry.reserved_bytes.store(0);
   pages.grant()->cards[0].correction_bytes[slot].store(600);
-  EXPECT_EQ(copy.ledger.charged_bytes(), 600u);
-  EXPECT_EQ(copy.ledger.reserve(slot, 401), Reserve::kOverLimit);
+  Copy other(pages);
+  EXPECT_EQ(other.ledger.charged_bytes(), 600u);
+  EXPECT_EQ(other.ledger.reserve(other.ledger.claim(), 401), Reserve::kOverLimit);
 }
 
-// Any close() of the usage file in the process drops its record locks.
-TEST(Ledger, AReservationTakesTheSlotsLockAgain) {
+// Any close() of the usage file in a process drops the record locks of its table; ours are in another.
+TEST(Ledger, ClosingTheUsageFileDropsNeitherOwnershipNorTally) {
+  TestPages pages(kGiB);
+  Copy copy(pages);
+  const uint32_t slot = copy.ledger.claim();
+  ASSERT_EQ(copy.ledger.reserve(slot, 600 * kMiB), Reserve::kGranted);
+  const auto seen_by_another = [&] {
+    return in_child([&] {
+      Copy other(pages);
+      EXPECT_EQ(other.locks.owner_pid(page::slot_lock_byte(0, slot)), ::getppid());
+      wipe(pages);
+      EXPECT_GE(other.ledger.charged_bytes(), 600 * kMiB - page::kTallyUnitBytes);
+      EXPECT_LE(other.ledger.charged_bytes(), 600 * kMiB);
+    });
+  };
+  EXPECT_EQ(seen_by_another(), 0);
+  ::close(::open(pages.usage_path.c_str(), O_RDONLY | O_CLOEXEC));
+  ::close(copy.locks.descriptor());
+  EXPECT_EQ(seen_by_another(), 0);
+}
+
+// The page is a file that everything in the container may write.
+TEST(Ledger, EmptyingThePageGivesItsOwnProcessNothing) {
+  TestPages pages(kGiB);
+  Copy copy(pages);
+  const uint32_t slot = copy.ledger.claim();
+  ASSERT_EQ(copy.ledger.reserve(slot, 600 * kMiB), Reserve::kGranted);
+  uint64_t held = 600 * kMiB;
+  for (int round = 0; round < 100; ++round) {
+    wipe(pages);
+    if (copy.ledger.reserve(slot, 100 * kMiB + 1) == Reserve::kGranted) held += 100 * kMiB + 1;
+  }
+  EXPECT_EQ(held, 1000 * kMiB + 4);
+  wipe(pages);
+  EXPECT_EQ(copy.ledger.view().free_bytes, kGiB - held);
+}
+
+TEST(Ledger, EmptyingThePageGivesOtherProcessesLessThanAUnitForEach) {
+  TestPages pages(kGiB);
+  int pipe_ends[2];
+  ASSERT_EQ(::pipe(pipe_ends), 0);
+  std::vector<pid_t> holders;
+  for (int i = 0; i < 8; ++i) {
+    holders.push_back(::fork());
+    if (holders.back() == 0) {
+      Copy copy(pages);
+      uint64_t held = 0;
+      const uint32_t slot = copy.ledger.claim();
+      wipe(pages);
+      ::close(::open(pages.usage_path.c_str(), O_RDWR | O_CLOEXEC));
+      while (copy.ledger.reserve(slot, 7 * kMiB) == Reserve::kGranted) {
+        held += 7 * kMiB;
+        wipe(pages);
+        if (held >= 300 * kMiB) break;
+      }
+      EXPECT_EQ(::write(pipe_ends[1], &held, sizeof held), static_cast<ssize_t>(sizeof held));
+      ::pause();
+    }
+  }
+  uint64_t sum = 0;
+  for (size_t i = 0; i < holders.size(); ++i) {
+    uint64_t held = 0;
+    ASSERT_EQ(::read(pipe_ends[0], &held, sizeof held), static_cast<ssize_t>(sizeof held));
+    sum += held;
+  }
+  EXPECT_GT(sum, kGiB / 2);
+  EXPECT_LE(sum, kGiB + (holders.size() - 1) * page::kTallyUnitBytes);
+  for (const pid_t holder : holders) {
+    ::kill(holder, SIGKILL);
+    ::waitpid(holder, nullptr, 0);
+  }
+  ::close(pipe_ends[0]);
+  ::close(pipe_ends[1]);
+  Copy copy(pages);
+  wipe(pages);
+  EXPECT_EQ(copy.ledger.charged_bytes(), 0u) << "tallies end with their processes";
+}
+
+TEST(Ledger, TwoCopiesOfAProcessTallyApart) {
+  TestPages pages(kGiB);
+  Copy first(pages);
+  Copy second(pages);
+  const uint32_t slot = first.ledger.claim();
+  ASSERT_EQ(second.ledger.claim(), slot);
+  ASSERT_EQ(first.ledger.reserve(slot, 320 * kMiB), Reserve::kGranted);
+  ASSERT_EQ(second.ledger.reserve(slot, 320 * kMiB), Reserve::kGranted);
+  wipe(pages);
+  EXPECT_EQ(first.ledger.charged_bytes(), 640 * kMiB);
+  EXPECT_EQ(second.ledger.reserve(slot, 384 * kMiB + page::kTallyUnitBytes), Reserve::kOverLimit);
+  first.ledger.give_back(slot, 320 * kMiB);
+  EXPECT_EQ(second.ledger.charged_bytes(), 320 * kMiB);
+  second.ledger.give_back(slot, 320 * kMiB);
+  EXPECT_EQ(second.ledger.charged_bytes(), 0u);
+}
+
+// A container that has memory on the card past its library has that much less of its limit.
+TEST(Ledger, WhatIsUsedPastTheLibraryCounts) {
   TestPages pages(kLimit);
   Copy copy(pages);
   const uint32_t slot = copy.ledger.claim();
-  const auto owner_seen_by_another = [&] {
-    return in_child([&] {
-      Copy other(pages);
-      ::_exit(other.locks.owner_pid(page::slot_lock_byte(0, slot)) == ::getppid() ? 7 : 8);
-    });
-  };
-  EXPECT_EQ(owner_seen_by_another(), 7);
-  ::close(::open(pages.usage_path.c_str(), O_RDONLY | O_CLOEXEC));
-  EXPECT_EQ(owner_seen_by_another(), 8);
-  EXPECT_EQ(copy.ledger.reserve(slot, 1), Reserve::kGranted);
-  EXPECT_EQ(owner_seen_by_another(), 7);
+  pages.grant()->cards[0].outside_bytes.store(400);
+  EXPECT_EQ(copy.ledger.reserve(slot, 601), Reserve::kOverLimit);
+  EXPECT_EQ(copy.ledger.reserve(slot, 600), Reserve::kGranted);
+}
+
+// The card frees later than the kernel, and the agent counts until then. Waiting is better than failing for want of it.
+TEST(Ledger, WhatTheDeadLeaveIsWaitedForAsLongAsTheAgentNeeds) {
+  TestPages pages(kGiB);
+  ASSERT_EQ(in_child([&] {
+              Copy copy(pages);
+              ASSERT_EQ(copy.ledger.reserve(copy.ledger.claim(), kGiB), Reserve::kGranted);
+            }),
+            0);
+  TestCard card;
+  TestGuest process(pages, &card);
+  Guest* guest = enter();
+  std::thread agent([&] {
+    ::usleep(200'000);
+    pages.usage()->cards[0].slots[0].state.store(page::kSlotFree);
+    pages.usage()->cards[0].slots[0].reserved_bytes.store(0);
+  });
+  const uint64_t before_ns = sys::monotonic_ns();
+  EXPECT_EQ(reserve_memory(guest, 0, 700 * kMiB), CUDA_SUCCESS);
+  EXPECT_GE(sys::monotonic_ns() - before_ns, 150'000'000u);
+  agent.join();
+  EXPECT_EQ(card_slot(guest, 0), 1u);
+  const uint64_t refused_ns = sys::monotonic_ns();
+  EXPECT_EQ(reserve_memory(guest, 0, 700 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_LT(sys::monotonic_ns() - refused_ns, 1'000'000'000u) << "nobody is dead: nothing to wait for";
+}
+
+TEST(Ledger, WhatTheDeadLeaveIsFreedWhereThereIsNoAgent) {
+  TestPages pages(kGiB);
+  ASSERT_EQ(in_child([&] {
+              Copy copy(pages);
+              ASSERT_EQ(copy.ledger.reserve(copy.ledger.claim(), kGiB), Reserve::kGranted);
+            }),
+            0);
+  TestCard card;
+  TestGuest process(pages, &card);
+  Guest* guest = enter();
+  const uint64_t before_ns = sys::monotonic_ns();
+  EXPECT_EQ(reserve_memory(guest, 0, 700 * kMiB), CUDA_SUCCESS);
+  EXPECT_GE(sys::monotonic_ns() - before_ns, 2'000'000'000u) << "the card may still hold it";
+  EXPECT_EQ(pages.charged_bytes(), 700 * kMiB);
+}
+
+// What a living process holds is never taken for a dead one's, whatever is written to the page and to descriptors.
+TEST(Ledger, TheLivingAreNotBuried) {
+  TestPages pages(kGiB);
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t holder = ::fork();
+  if (holder == 0) {
+    Copy copy(pages);
+    const uint32_t slot = copy.ledger.claim();
+    EXPECT_EQ(copy.ledger.reserve(slot, kGiB), Reserve::kGranted);
+    ::close_range(3, static_cast<unsigned>(ready[1]) - 1, 0);
+    ::close_range(static_cast<unsigned>(ready[1]) + 1, ~0u, 0);
+    EXPECT_EQ(::write(ready[1], "x", 1), 1);
+    ::pause();
+  }
+  char byte;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  Copy copy(pages);
+  const uint32_t slot = copy.ledger.claim();
+  EXPECT_EQ(copy.ledger.dead(slot).bytes, 0u);
+  copy.ledger.bury(slot, copy.ledger.dead(slot).mark);
+  EXPECT_EQ(copy.ledger.charged_bytes(), kGiB);
+  ::kill(holder, SIGKILL);
+  ::waitpid(holder, nullptr, 0);
+  EXPECT_EQ(copy.ledger.dead(slot).bytes, kGiB);
+  ::close(ready[0]);
+  ::close(ready[1]);
 }
 
 TEST(Ledger, TwoCopiesInOneProcessShareASlot) {

@@ -1,4 +1,4 @@
-// The seams of a real process: CLOCK_MONOTONIC, futexes, record locks on the usage file.
+// The seams of a real process: CLOCK_MONOTONIC and futexes. Its identity is in record_locks.h.
 #pragma once
 
 #include <atomic>
@@ -31,42 +31,6 @@ class OsWaiter final : public Waiter {
 
  private:
   std::atomic<uint32_t> processors_{0};  // that this process may use; 0: not looked up
-};
-
-// The usage file's descriptor and the locks on it. Opened once, close-on-exec, and never closed: closing any descriptor
-// of the file drops all of the process's record locks. A program may close it under us (closefrom, "close everything"
-// loops) and its number may be something else by then, so each use compares device and inode; a lost descriptor is
-// opened again, and the slot locks that went with it are taken again.
-class RecordLocks final : public Identity {
- public:
-  // Opens the file; 0 or a negative errno. `path` must stay valid.
-  int open(const char* path);
-  int descriptor() const { return descriptor_.load(std::memory_order_acquire); }
-
-  uint64_t exec_token() override { return token_; }
-  bool forked() override;
-  void renew() override;
-  bool try_lock(uint64_t offset) override;
-  void unlock(uint64_t offset) override;
-  int owner_pid(uint64_t offset) override;
-  int own_pid() override { return pid_; }
-
- private:
-  static constexpr uint32_t kMaxHeld = 64;
-
-  bool descriptor_valid() const;
-  bool reopen();
-  bool set_lock(short type, uint64_t offset);
-  void remember(uint64_t offset, bool held);
-
-  const char* path_ = nullptr;
-  std::atomic<int> descriptor_{-1};
-  std::atomic<uint32_t> reopening_{0};
-  sys::FileId id_ = {};
-  std::atomic<uint64_t> held_[kMaxHeld] = {};  // offsets of locks to take again, 0 = none
-  std::atomic<uint32_t>* sentinel_ = nullptr;  // a page that the kernel wipes in a forked child
-  uint64_t token_ = 0;
-  int pid_ = 0;
 };
 
 }  // namespace sluice::guest

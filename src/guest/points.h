@@ -15,6 +15,7 @@ namespace sluice::guest {
   X(kMutexHeld)          \
   X(kSummed)             \
   X(kReserved)           \
+  X(kTallied)            \
   X(kMutexLockDropped)   \
   X(kBeforeDriver)       \
   X(kAfterDriver)        \

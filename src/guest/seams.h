@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "page/tally.h"
+
 namespace sluice::guest {
 
 // Nanoseconds of CLOCK_MONOTONIC (shared by all processes of a node that are in no time namespace).
@@ -58,6 +60,23 @@ class Identity {
   virtual int owner_pid(uint64_t offset) = 0;
   // This process's own pid.
   virtual int own_pid() = 0;
+
+  // The lock that makes a slot this process's, for the process's whole life. True also when another copy of the library
+  // in this process has it.
+  virtual bool hold_slot(uint32_t card, uint32_t slot) { return try_lock(page::slot_lock_byte(card, slot)); }
+  virtual void leave_slot(uint32_t card, uint32_t slot) { unlock(page::slot_lock_byte(card, slot)); }
+  // The tally (page/tally.h): what this copy of the library has charged on its slot, kept in private memory to the byte
+  // and in locks in whole units. raise_tally: false when the locks cannot say it; the bytes are counted all the same.
+  // A harness without hostile programs needs none.
+  virtual bool raise_tally(uint32_t, uint32_t, uint64_t) { return true; }
+  virtual void lower_tally(uint32_t, uint32_t, uint64_t) {}
+  struct OwnTally {
+    uint32_t slot = ~0u;  // none
+    uint64_t bytes = 0;
+  };
+  virtual OwnTally own_tally(uint32_t) { return {}; }
+  // Some lock in [start, end) that is not the calling thread's own; false when there is none.
+  virtual bool locked_range(uint64_t, uint64_t, page::LockedRange&) { return false; }
 
  protected:
   ~Identity() = default;

@@ -91,6 +91,7 @@ TestGuest::TestGuest(TestPages& pages, Driver* driver_seam)
 
 TestGuest::~TestGuest() {
   if (current_test_guest == this) current_test_guest = nullptr;
+  if (!locks.forked()) locks.stop();
 }
 
 Guest* current_guest() {

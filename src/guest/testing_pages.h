@@ -10,6 +10,7 @@
 #include "guest/guest.h"
 #include "guest/nvml_view.h"
 #include "guest/os_seams.h"
+#include "guest/record_locks.h"
 #include "guest/testing_card.h"
 
 namespace sluice::guest {

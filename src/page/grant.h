@@ -64,7 +64,10 @@ struct alignas(64) GrantCard {
   // How many times the gate has become kGateFree: what a stream launched meanwhile was neither marked nor measured.
   std::atomic<uint32_t> free_count;
   std::atomic<uint64_t> turn_end_ns;  // CLOCK_MONOTONIC; meaningful while kGateOpen and kGateTurns
-  uint8_t reserved3[48];
+  // Processes of other containers whose work may run beside this one's turns (they have not drained after theirs): the
+  // card then serves both in time slices, and the guest measures when it is away.
+  std::atomic<uint32_t> beside;
+  uint8_t reserved3[44];
 
   // Line 2: limits, changed while programs run.
   alignas(64) std::atomic<uint64_t> memory_limit_bytes;  // 0 = no limit: memory calls pass through, unaccounted
@@ -81,7 +84,10 @@ struct alignas(64) GrantCard {
                                                  // while the heartbeat is fresh
   std::atomic<uint32_t> containers_active;       // containers that used the card within 100 ms
   std::atomic<uint64_t> heartbeat_ns;  // CLOCK_MONOTONIC, written at 10 Hz by the card's turn keeper; 0 = none yet
-  uint8_t reserved5[40];
+  // What the container has on the card past its library (a driver of its own), by NVML: charged like its slots. Where
+  // an older agent writes the page: 0.
+  std::atomic<uint64_t> outside_bytes;
+  uint8_t reserved5[32];
 
   // What a process's slot is charged on top of its own figure (context overhead beyond the estimate, bytes of a dead
   // process that the card still holds). Only ever raises a charge. Index = slot.

@@ -58,6 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       SlotImage& image = (*images)[slot];
       image.live = input.take<uint8_t>() % 2 != 0;
       image.reserved_bytes = input.take<uint64_t>();
+      image.tally_bytes = input.take<uint64_t>();
       image.busy_ns = input.take<uint64_t>();
       if (what % 4 != 3 && !owned(owners, slot)) owners.push_back({slot, pid});
       reading.processes.push_back({});
