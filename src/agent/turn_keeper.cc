@@ -123,6 +123,7 @@ void TurnKeeper::remove(uint64_t id) {
       if (members_[i]->container.id != id) continue;
       page::GrantCard& grant = *members_[i]->container.grant;
       grant.gate.store(0);
+      grant.beside.store(0);
       grant.heartbeat_ns.store(0);
       host_.wake(&grant.gate);
       arbiter_.remove(id);
@@ -207,7 +208,11 @@ core::ContainerView TurnKeeper::look(Member& member, uint64_t now_ns) {
     view.attached = true;
     const bool waits = (slot.activity >> page::kWaitingShift) != 0;
     view.waiting = view.waiting || waits;
-    view.dirty = view.dirty || (slot.activity & page::kDirtyMask) != 0;
+    if ((slot.activity & page::kDirtyMask) != 0) {
+      ++view.dirty_processes;
+      const uint64_t due_ns = slot.low_water_ns + slot.outstanding_ns;
+      if (due_ns < now_ns + kSettleReserveNs) view.due_ns = std::max(view.due_ns, due_ns);
+    }
     if (waits && slot.turn_seen == member.gate) {
       view.blocked_by_turn = view.blocked_by_turn || slot.blocked == page::kBlockedByTurn;
       view.blocked_by_credit = view.blocked_by_credit || slot.blocked == page::kBlockedByCredit;
@@ -215,6 +220,7 @@ core::ContainerView TurnKeeper::look(Member& member, uint64_t now_ns) {
     view.predicted_drain_ns = std::max(view.predicted_drain_ns, slot.predicted_drain_ns);
     view.longest_unit_ns = std::max(view.longest_unit_ns, uint64_t{slot.longest_unit_us} * 1000);
   }
+  view.dirty = view.dirty_processes != 0;
   member.probe_now = false;
   return view;
 }
@@ -230,6 +236,7 @@ void TurnKeeper::write_gates(const core::Arbiter::Outcome& outcome, uint64_t now
       if (grant.turn_end_ns.load(std::memory_order_relaxed) != decision.turn_end_ns) {
         grant.turn_end_ns.store(decision.turn_end_ns);
       }
+      if (grant.beside.load(std::memory_order_relaxed) != decision.beside) grant.beside.store(decision.beside);
       const uint32_t word = gate_word(decision, member.permille);
       if (word == member.gate) continue;
       if (word == page::kGateFree) grant.free_count.fetch_add(1);

@@ -7,6 +7,7 @@ namespace sluice::core {
 namespace {
 
 constexpr uint32_t kWhole = 1000;
+constexpr uint64_t kLongestUnitNs = 10'000'000'000;
 constexpr uint64_t kLaggardTurnsNs = 100'000'000;  // between the short turns of one that has not drained
 constexpr double kFirstOfAll = -std::numeric_limits<double>::infinity();
 constexpr double kPriorityLead = 4;  // lags by which a high priority may go ahead of those who wait
@@ -257,6 +258,17 @@ uint64_t Arbiter::expected_end(uint64_t now_ns, const ContainerView& view) const
   return full ? std::min(turn_end_ns_, std::max(now_ns, view.predicted_drain_ns)) : turn_end_ns_;
 }
 
+// The holder does not get on (hung, stopped) while somebody else waits: what is left of its turn would be lost.
+bool Arbiter::is_late(uint64_t now_ns, std::span<const ContainerView> views) const {
+  const ContainerView& view = views[static_cast<size_t>(holder_)];
+  if (!view.dirty || view.due_ns == 0 || entries_[static_cast<size_t>(holder_)].laggard_since_ns != 0) return false;
+  if (now_ns < view.due_ns + settings_.late_ns + 2 * std::min(view.longest_unit_ns, kLongestUnitNs)) return false;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (static_cast<int>(i) != holder_ && class_of(i, views[i], now_ns) >= 2) return true;
+  }
+  return false;
+}
+
 bool Arbiter::step_held(uint64_t now_ns, std::span<const ContainerView> views) {
   // Reports were made before the gate opened: they say nothing about this turn.
   if (opened_ns_ == now_ns) return false;
@@ -269,7 +281,7 @@ bool Arbiter::step_held(uint64_t now_ns, std::span<const ContainerView> views) {
   if (!idle) idle_since_ns_ = 0;
   // Given up: drained, and what it waits for cannot come within this turn.
   const bool gives_up = drained && view.waiting && (view.blocked_by_turn || view.blocked_by_credit);
-  if (gives_up || (idle && now_ns - idle_since_ns_ >= settings_.idle_end_ns)) {
+  if (gives_up || (idle && now_ns - idle_since_ns_ >= settings_.idle_end_ns) || is_late(now_ns, views)) {
     close(now_ns);
     return true;
   }
@@ -323,7 +335,7 @@ bool Arbiter::step_draining(uint64_t now_ns, std::span<const ContainerView> view
   // Once is enough: a laggard that still has not drained is not waited for at every turn of its.
   const bool laggard = entries_[held].laggard_since_ns != 0;
   const uint64_t patience =
-      laggard ? 0 : std::max(settings_.overrun_ns, 2 * std::min(view.longest_unit_ns, uint64_t{10'000'000'000}));
+      laggard ? 0 : std::max(settings_.overrun_ns, 2 * std::min(view.longest_unit_ns, kLongestUnitNs));
   if (now_ns - closed_ns_ >= patience) {
     if (!laggard) ++entries_[held].counters.overruns;
     if (!laggard) entries_[held].laggard_turn_ns = now_ns + kLaggardTurnsNs;
@@ -358,7 +370,11 @@ void Arbiter::advance(uint64_t now_ns, std::span<const ContainerView> views) {
 
 void Arbiter::publish(uint64_t now_ns, std::span<const ContainerView> views) {
   uint32_t attached = 0;
-  for (const ContainerView& view : views) attached += view.attached ? 1 : 0;
+  uint32_t laggards = 0;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    attached += views[i].attached ? 1 : 0;
+    laggards += entries_[i].laggard_since_ns != 0 ? views[i].dirty_processes : 0;
+  }
   outcome_.gates.resize(entries_.size());
   uint64_t next = now_ns + settings_.active_window_ns;
   for (size_t i = 0; i < entries_.size(); ++i) {
@@ -368,6 +384,7 @@ void Arbiter::publish(uint64_t now_ns, std::span<const ContainerView> views) {
     gate.watch = attached > 1 && policy_ != ComputePolicy::kNative;
     if (!turns_) continue;
     gate.turns = true;
+    gate.beside = laggards - (entries_[i].laggard_since_ns != 0 ? views[i].dirty_processes : 0);
     const int index = static_cast<int>(i);
     if (index == holder_ && phase_ == Phase::kHeld) {
       gate.open = true;

@@ -38,7 +38,8 @@ struct ArbiterSettings {
   uint64_t arm_ahead_ns = 200'000;   // the next holder is named this long before the predicted drain
   uint64_t watch_ns = 1'200'000;     // after a turn's end the keeper spins for the drain this long
   uint64_t idle_end_ns = 50'000;     // an open and idle holder loses its turn after this
-  uint64_t overrun_ns = 20'000'000;  // or twice the holder's longest unit: then the next starts regardless
+  uint64_t overrun_ns = 10'000'000;  // or twice the holder's longest unit: then the next starts regardless
+  uint64_t late_ns = 3'000'000;      // and this long after what is in flight should have ended the turn ends early
   uint64_t active_window_ns = 100'000'000;
   uint64_t extend_ns = 1'000'000;     // steps in which a turn is prolonged while nobody else is eligible
   uint64_t lag_ns = 24'000'000;       // how far a tag may lag, in ns of the container's own share
@@ -52,10 +53,12 @@ struct ContainerView {
   bool attached = false;           // some process has a context on the card
   bool waiting = false;            // a thread waits at the gate
   bool dirty = false;              // work may be in flight
+  uint32_t dirty_processes = 0;    // of how many processes
   bool blocked_by_turn = false;    // found under the present gate word: the next unit does not fit the turn
   bool blocked_by_credit = false;  // found under the present gate word: no credit before resume_ns
   uint64_t resume_ns = 0;          // not eligible before this time
   uint64_t predicted_drain_ns = 0;
+  uint64_t due_ns = 0;  // when what is in flight should have ended, as foreseen when it was last heard of; 0: unknown
   uint64_t longest_unit_ns = 0;
 };
 
@@ -68,6 +71,7 @@ struct GateDecision {
   bool watch = false;       // somebody else has a context on the card
   uint32_t turn = 0;        // number of the open turn, modulo 2^24
   uint64_t turn_end_ns = 0;
+  uint32_t beside = 0;  // processes of others that have not drained after their turn
   bool operator==(const GateDecision&) const = default;
 };
 
@@ -137,6 +141,7 @@ class Arbiter {
   double start_tag(size_t index) const;
   void advance(uint64_t now_ns, std::span<const ContainerView> views);
   uint64_t expected_end(uint64_t now_ns, const ContainerView& view) const;
+  bool is_late(uint64_t now_ns, std::span<const ContainerView> views) const;
   bool step_held(uint64_t now_ns, std::span<const ContainerView> views);
   bool step_draining(uint64_t now_ns, std::span<const ContainerView> views);
   bool step_free(uint64_t now_ns, std::span<const ContainerView> views);

@@ -26,6 +26,7 @@ struct Program {
   double credit_ns = 0;
   uint64_t running_ns = 0;  // of the present kernel that is left
   uint64_t ran_ns = 0;
+  uint64_t due_ns = 0;  // of the present kernel, when it began
   bool hung = false;
 };
 
@@ -57,6 +58,7 @@ class Model {
   Program& program(size_t i) { return programs_[i]; }
   uint64_t now_ns() const { return now_ns_; }
   uint64_t overlap_ns() const { return overlap_ns_; }
+  const GateDecision& gate(size_t i) const { return gates_[i]; }
 
  private:
   void step() {
@@ -75,6 +77,7 @@ class Model {
           !gate.turns || left >= program.kernel_ns || (program.kernel_ns > 1'000'000 && left >= 3'000'000);
       if (program.running_ns == 0 && !program.hung && work && open && credit && fits && !program.lies) {
         program.running_ns = program.kernel_ns;
+        program.due_ns = now_ns_ + program.kernel_ns;
         program.hung = program.hangs;
       }
       if (program.running_ns != 0 || program.hung) {
@@ -90,6 +93,8 @@ class Model {
       view.waiting = work && program.running_ns == 0 && !program.hung;
       view.dirty = program.running_ns != 0 || program.hung;
       if (program.running_ns != 0 && work) view.waiting = !fits || !credit || !open;
+      view.dirty_processes = view.dirty ? 1 : 0;
+      view.due_ns = program.due_ns;
       view.waiting = view.waiting || (program.hung && program.asks_while_hung);
       view.blocked_by_turn = view.waiting && gate.turns && gate.open && !fits;
       view.blocked_by_credit = view.waiting && !credit;
@@ -206,6 +211,20 @@ TEST(Arbiter, AHungContainerDoesNotStopTheOthers) {
   model.run(4 * kSecondNs);
   EXPECT_NEAR(model.share(0), 0.30, 0.01);
   EXPECT_GT(model.arbiter().counters(1).overlap_ns, kSecondNs) << "what it ran beside others is on its account";
+}
+
+TEST(Arbiter, ATurnThatDoesNotGetOnEndsAtOnceAndTheOthersAreTold) {
+  // It has the card until its tag is spent, tens of milliseconds, unless it is seen that its kernel should have ended.
+  Model model(ComputePolicy::kFixed, {capped(300), capped(500)});
+  model.program(1).hangs = true;
+  model.program(1).asks_while_hung = true;
+  model.program(1).busy_from_ns = 1'300'000'000;
+  model.run(1'300'000'000);
+  EXPECT_EQ(model.gate(0).beside, 0u);
+  model.run(2 * kSecondNs);
+  EXPECT_LE(model.arbiter().counters(0).longest_wait_ns, 16'000'000u);
+  EXPECT_EQ(model.gate(0).beside, 1u) << "the hung kernel runs beside it";
+  EXPECT_EQ(model.gate(1).beside, 0u);
 }
 
 TEST(Arbiter, ALaggardIsWaitedForOnce) {

@@ -9,6 +9,7 @@
 //   launch -> compute.cc (segments) -> compute_gate.cc (ask the governor, wait)
 //   settler thread and launchers -> compute_settle.cc (markers that were passed -> intervals -> account)
 //   events, time bases -> compute_markers.cc        thread that settles, marks tails -> compute_settler.cc
+//   time slices of others -> compute_presence.cc
 //
 // Locks: CardCompute::lock guards lists and is never held across a call of the driver. A stream's `owner` word is held
 // across marker calls; whoever holds it may take the card's lock, never the other way round. `settling` lets one thread
@@ -88,6 +89,14 @@ struct TimeBase {
   uint64_t number;   // 0: none
 };
 
+// A stretch in which a context did not have the card.
+struct Away {
+  uint64_t since_ns;    // it had the card then
+  uint64_t noticed_ns;  // and not any more then
+  uint64_t until_ns;
+};
+inline constexpr uint32_t kAwaysKept = 32;
+
 struct ContextState {
   ContextState* next;
   CUcontext context;
@@ -98,10 +107,19 @@ struct ContextState {
   CUevent next_event;   // base under way
   uint64_t next_before_ns;
   uint64_t base_due_ns;
-  uint64_t base_wanted_ns;  // since when a renewal is tried
-  uint64_t bracket_ns;      // the narrowest time between a base's record and the look that saw it passed; 0: none yet
-  double rate;              // host ns per device ns
-  uint64_t marker_cost_ns;  // of an empty pair
+  uint64_t base_wanted_ns;   // since when a renewal is tried
+  uint64_t bracket_ns;       // the narrowest time between a base's record and the look that saw it passed; 0: none yet
+  double rate;               // host ns per device ns
+  uint64_t marker_cost_ns;   // of an empty pair
+  CUevent tick;              // on own_stream, while work of others may run beside ours; nullptr: none under way
+  uint64_t tick_ns;          // host time after its record
+  int64_t tick_late_ns;      // how late a tick's stamp is while the card serves the context
+  uint64_t tick_base;        // number of the time base for which that holds
+  uint64_t present_ns;       // the last time at which the context is known to have had the card
+  uint64_t away_left_ns;     // time away that is still believed
+  uint64_t away_granted_ns;  // up to when that was counted
+  Away aways[kAwaysKept];    // a ring, the newest at away_count - 1
+  uint64_t away_count;
   CUevent free_events[256];
   uint32_t free_count;
   std::atomic<uint32_t> ready;  // 0 new, 1 under way, 2 ready
@@ -174,6 +192,7 @@ enum Mutation : uint32_t {
   kMutateBoundary = 1u << 8,    // copies and waits of a stream count as work
   kMutateArming = 1u << 10,     // the next holder does not spin
   kMutateUnion = 1u << 9,       // processes are summed, not united
+  kMutatePresence = 1u << 11,   // nobody looks for others' time slices
 };
 
 // One launch, from the hook's point of view.

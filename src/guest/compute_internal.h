@@ -103,6 +103,13 @@ bool settle_card(Guest* guest, uint32_t card);
 void wake_gate(Guest* guest, uint32_t card);
 void wake_waiters(Guest* guest, uint32_t card);
 
+// compute_presence.cc: all by whoever settles the card
+// Looks whether the context has the card, while others may run beside it.
+void look_for_card(Guest* guest, ContextState* context, uint64_t now_ns);
+// The next part of a segment's time in which its context had the card, [*begin_ns, result), from `begin_ns` on; moves
+// `begin_ns` to where the one after it begins. False at the end.
+bool next_present(const ContextState* context, uint64_t* from_ns, uint64_t end_ns, BusyPiece* part);
+
 // compute_settler.cc
 void wake_settler(Guest* guest);
 

@@ -73,6 +73,18 @@ uint64_t own_length(const page::Account& account, uint64_t begin_ns, uint64_t en
   return last_ns > begin_ns && last_ns < end_ns ? smaller(length_ns, end_ns - last_ns) : length_ns;
 }
 
+// Adds the parts of a segment's time in which its context had the card, and returns how long they are together.
+uint64_t add_present(CardCompute& card, const ContextState* context, uint64_t begin_ns, uint64_t end_ns) {
+  uint64_t length = 0;
+  BusyPiece part = {0, 0};
+  while (next_present(context, &begin_ns, end_ns, &part)) {
+    if (part.end_ns <= part.start_ns) continue;
+    add_piece(card, part);
+    length += part.end_ns - part.start_ns;
+  }
+  return length;
+}
+
 // A closed segment whose end marker has passed.
 void settle_segment(Guest* guest, StreamState* stream, Segment* segment, uint64_t now_ns) {
   ContextState* context = stream->context;
@@ -87,6 +99,7 @@ void settle_segment(Guest* guest, StreamState* stream, Segment* segment, uint64_
   }
   page::ComputeSlot& slot = own_slot(guest, stream->card);
   const uint32_t units = segment->units.load(std::memory_order_relaxed);
+  look_for_card(guest, context, now_ns);
   SpinGuard guard(card.lock, guest->seams.waiter);
   if (known && end >= begin) {
     // A length of nothing is a measurement too: the unit is known to be short.
@@ -98,7 +111,8 @@ void settle_segment(Guest* guest, StreamState* stream, Segment* segment, uint64_
     const uint32_t permille = guest->compute.measure_permille;
     if (permille != 0) length = length * permille / 1000;
     charge_queue(guest, segment, begin);
-    add_piece(card, {end - length, end});
+    length = add_present(card, context, end - length, end);
+    if (end > context->present_ns) context->present_ns = end;
     length = own_length(card_usage(guest, stream->card).account, begin, end, length);
     if (units != 0 && segment->mixed.load(std::memory_order_relaxed) == 0)
       Estimates::learn(segment->first, length / units);
@@ -351,6 +365,11 @@ bool settle_card(Guest* guest, uint32_t card_index) {
   QuietCapture quiet(guest);
   page::ComputeSlot& slot = own_slot(guest, card_index);
   const uint32_t before = slot.activity.load(std::memory_order_relaxed);
+  if ((before & page::kDirtyMask) != 0) {
+    for (ContextState* context = card.contexts; context != nullptr; context = context->next) {
+      if (context->dead.load(std::memory_order_acquire) == 0) look_for_card(guest, context, now);
+    }
+  }
   for (StreamState* stream = card.streams; stream != nullptr; stream = stream->next) {
     if (stream->pending == nullptr && !stream->dirty) continue;
     any = settle_stream(guest, stream, now) || any;

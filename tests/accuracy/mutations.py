@@ -37,6 +37,7 @@ CASES = [
     ("drain", "turns-30-50", "worst second"),
     ("overrun", "turns-30-stopped", "card idle"),
     ("dead, overrun", "turns-30-killed", "card idle"),
+    ("presence", "turns-30-hung", "worst second"),
     ("take back", "burst-lends-and-takes-back", "longest wait"),
     ("priority", "priority-server-beside-trainer", "99th percentile"),
 ]
