@@ -163,6 +163,38 @@ void KubernetesAgent::decide() {
   tell_agent_events();
 }
 
+// Why limits may not hold on this node; the first reason counts.
+void KubernetesAgent::find_enforce_problem(const NodeFacts& facts, ReportInput& input) {
+  auto say = [&input](const char* reason, std::string text) {
+    if (!input.enforce_problem.empty()) return;
+    input.enforce_reason = reason;
+    input.enforce_problem = std::move(text);
+  };
+  if (options_.delivery == DeliveryKind::kCdi) {
+    if (Result<void> fine = check_cdi(facts.kubelet_version, facts.runtime); !fine) say("CdiOff", fine.error().message);
+    std::lock_guard guard(observe_mutex_);
+    const auto bare = std::find_if(mounted_.begin(), mounted_.end(), [](const auto& entry) { return !entry.second; });
+    if (bare != mounted_.end()) {
+      say("CdiOff", fmt::format("container {} runs without its grant: the container runtime does not apply CDI specs "
+                                "from {}; switch CDI on (containerd: enable_cdi = true) or start the agent with "
+                                "--delivery env",
+                                bare->first.substr(0, 12), options_.cdi_directory));
+    }
+  }
+  if (!is_sharing(mode_.mode)) return;
+  const bool others = !foreign_plugin_.empty() || !options_.whole_cards;
+  if (others && facts.whole_cards_allocatable > 0) {
+    say("OtherDevicePlugin",
+        fmt::format("another device plugin offers {} {} on this node: pods that get one use the same cards outside "
+                    "Sluice's grants; keep that plugin off nodes that share cards",
+                    facts.whole_cards_allocatable, core::kResourceWholeCards));
+  }
+  std::vector<std::string> uuids;
+  for (const agent::CardFacts& card : input.cards) uuids.push_back(card.info.uuid);
+  neighbours_->look(uuids);
+  if (const std::optional<Condition>& claim = neighbours_->claim(); claim) say(claim->reason.c_str(), claim->message);
+}
+
 void KubernetesAgent::write_face(const NodeFacts& facts, const std::vector<agent::CardFacts>& cards) {
   if (Clock::now() < next_patch_ && !leaving_) return;
   ReportInput input;
@@ -170,21 +202,7 @@ void KubernetesAgent::write_face(const NodeFacts& facts, const std::vector<agent
   input.cards = cards;
   input.offering = plugins_->complete() && !leaving_;
   input.offer_problem = offer_problem_;
-  if (options_.delivery == DeliveryKind::kCdi) {
-    if (Result<void> fine = check_cdi(facts.kubelet_version, facts.runtime); !fine) {
-      input.enforce_problem = fine.error().message;
-      input.enforce_reason = "CdiOff";
-    }
-    std::lock_guard guard(observe_mutex_);
-    const auto bare = std::find_if(mounted_.begin(), mounted_.end(), [](const auto& entry) { return !entry.second; });
-    if (input.enforce_problem.empty() && bare != mounted_.end()) {
-      input.enforce_problem = fmt::format(
-          "container {} runs without its grant: the container runtime does not apply CDI specs from {}; switch CDI on "
-          "(containerd: enable_cdi = true) or start the agent with --delivery env",
-          bare->first.substr(0, 12), options_.cdi_directory);
-      input.enforce_reason = "CdiOff";
-    }
-  }
+  find_enforce_problem(facts, input);
   const NodePatches patches = plan_patches(facts.face, wanted_face(input),
                                            fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));
   if (!patches.object && !patches.status) {

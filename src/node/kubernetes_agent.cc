@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -163,6 +164,7 @@ Result<void> KubernetesAgent::open_cluster() {
   if (!libraries) return std::move(libraries.error());
   api_ = std::make_unique<kube::ApiClient>(*endpoint);
   events_ = std::make_unique<Events>(*endpoint, options_.node_name);
+  neighbours_ = std::make_unique<Neighbours>(*endpoint, options_.node_name);
   pods_ = std::make_unique<LocalPods>([this] { poke(); });
   records_ = open_pod_records(options_.kubelet_directory + "/pod-resources/kubelet.sock");
   PodGrantsOptions grants;
@@ -276,6 +278,7 @@ int run_kubernetes(int argc, char** argv) {
   Fd pair(static_cast<int>(std::strtol(front, nullptr, 10)));
   ::fcntl(pair.get(), F_SETFD, FD_CLOEXEC);
   ::unsetenv(kWorkerVariable);
+  ::prctl(PR_SET_NAME, "sluice-agent");  // started by way of /proc/self/exe, it would be called "exe"
   KubernetesAgent agent(*options, std::move(pair));
   if (Result<void> started = agent.start(); !started) {
     log::error(started.error().message);

@@ -19,6 +19,7 @@
 #include "kube/reflector.h"
 #include "node/events.h"
 #include "node/local_pods.h"
+#include "node/neighbours.h"
 #include "node/node_report.h"
 #include "node/options.h"
 #include "node/plugin_link.h"
@@ -62,6 +63,7 @@ class KubernetesAgent final : public kube::ReflectorSink {
   ReplyMessage answer(const CallMessage& call);
   DeviceLists offers(const std::vector<agent::CardFacts>& cards);
   bool whole_cards_free(const NodeFacts& facts);
+  void find_enforce_problem(const NodeFacts& facts, ReportInput& input);
   void write_face(const NodeFacts& facts, const std::vector<agent::CardFacts>& cards);
   bool patch(const std::string& subresource, const json::Object& body);
   void tell_agent_events();
@@ -80,6 +82,7 @@ class KubernetesAgent final : public kube::ReflectorSink {
   std::unique_ptr<agent::Server> server_;
   std::unique_ptr<kube::ApiClient> api_;
   std::unique_ptr<Events> events_;
+  std::unique_ptr<Neighbours> neighbours_;
   std::unique_ptr<LocalPods> pods_;
   std::unique_ptr<PodRecords> records_;
   std::unique_ptr<PodGrants> grants_;

@@ -5,6 +5,7 @@ also those that a real kubelet makes only on a bad day. The cards are simulated 
 Run as root (the agent mounts); everything happens in a mount namespace of the test's own and below one folder.
 """
 import base64
+import contextlib
 import glob
 import http.server
 import json
@@ -73,7 +74,7 @@ class Api:
     def __init__(self):
         self.lock = threading.Condition()
         self.version = 1
-        self.objects = {"pods": {}, "nodes": {}}
+        self.objects = {"pods": {}, "nodes": {}}  # and resourceslices, deviceclasses where a scene has DRA
         self.log = []  # (version, kind, type, object)
         self.events = []
         self.patches = []
@@ -97,6 +98,10 @@ class Api:
                 url = urllib.parse.urlparse(self.path)
                 query = urllib.parse.parse_qs(url.query)
                 parts = url.path.strip("/").split("/")
+                if parts[0] == "apis":
+                    found = api.objects.get(parts[3]) if parts[2] == "v1" else None
+                    return self.answer(404, {"message": "no such resource"}) if found is None else \
+                        self.answer(200, {"items": list(found.values())})
                 kind = parts[2]
                 if len(parts) > 3:
                     found = api.objects[kind].get(parts[3])
@@ -392,6 +397,21 @@ def containers_of(pod):
         yield container, False
 
 
+CARD_MIB, CARD_UNITS = 32510, 31  # of the profile that most scenes use
+
+
+def share(units, percent):
+    """(limit MiB, permille) of that many units and percent of one card, as Node.grant() shows them."""
+    return CARD_MIB * units // CARD_UNITS, percent * 10
+
+
+@contextlib.contextmanager
+def serving(cards=1, **options):
+    """A Node whose agent has offered all of it."""
+    with Node(cards=cards, **options).start_agent() as node:
+        yield node.wait_offered(CARD_UNITS * cards, 100 * cards)
+
+
 class Node:
     """One node: folder, cards, API server, kubelet, agent, and the scheduler's pen."""
 
@@ -562,6 +582,15 @@ class Node:
     def delete_pod(self, pod):
         self.api.put("pods", self.api.objects["pods"][pod["metadata"]["uid"]], "DELETED")
         self.kubelet.forget(pod)
+
+    def run(self, pod, container):
+        """Admits the pod and starts one container of it."""
+        self.kubelet.admit(pod)
+        self.kubelet.start_container(pod, container)
+
+    def wait_empty(self):
+        """No grant, slot or spec is left."""
+        eventually("nothing left", lambda: not self.grants() and not self.slots() and not self.specs())
 
     # -- what a runtime would find
     def spec(self, pod, container, resource=MEMORY):

@@ -31,10 +31,20 @@ def timed(into, call):
     return answer
 
 
-def memory_mib(pid):
-    with open(f"/proc/{pid}/status") as file:
-        fields = dict(line.split(":", 1) for line in file)
-    return int(fields["VmRSS"].split()[0]) / 1024, int(fields["Threads"])
+def processes(node):
+    return [node.agent.pid, node.worker()]
+
+
+def memory(node):
+    """Resident MiB that are the process's own, and threads, of the front and the worker."""
+    out = []
+    for pid in processes(node):
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            own = sum(int(line.split()[1]) for line in file if line.startswith(("Private_Clean", "Private_Dirty")))
+        with open(f"/proc/{pid}/status") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        out.append(f"{int(fields['VmRSS'].split()[0]) / 1024:.0f} MiB ({own / 1024:.0f} of its own), {int(fields['Threads'])} threads")
+    return "front " + ", worker ".join(out)
 
 
 def processor_seconds(pid):
@@ -44,17 +54,17 @@ def processor_seconds(pid):
 
 
 def idle(node, seconds=10):
-    before = processor_seconds(node.agent.pid)
+    before = [processor_seconds(pid) for pid in processes(node)]
     time.sleep(seconds)
-    return 100 * (processor_seconds(node.agent.pid) - before) / seconds
+    used = [100 * (processor_seconds(pid) - b) / seconds for pid, b in zip(processes(node), before)]
+    return f"{used[0]:.1f} + {used[1]:.1f} % of a core idle"
 
 
 def main():
     with Node(cards=8, profile="H200").start_agent() as node:
         node.wait_offered(8 * 140, 800, seconds=60)
         kubelet = node.kubelet
-        print(f"empty node: {memory_mib(node.agent.pid)[0]:.1f} MiB, {memory_mib(node.agent.pid)[1]} threads, "
-              f"{idle(node):.1f} % of a core idle")
+        print(f"empty node: {memory(node)}; {idle(node)}")
         times = {"call": [], "allocate": [], "pre_start": []}
         plain = kubelet.call
 
@@ -74,8 +84,10 @@ def main():
         for key, values in times.items():
             print(f"{key}: {len(values)} calls, median {middle(values):.2f} ms, 99 % {late(values):.2f} ms, "
                   f"longest {max(values) * 1e3:.2f} ms")
-        print(f"{PODS} pods: {memory_mib(node.agent.pid)[0]:.1f} MiB, {memory_mib(node.agent.pid)[1]} threads, "
-              f"{idle(node):.1f} % of a core idle; {kubelet.gets} questions to the kubelet's record")
+        print(f"{PODS} pods: {memory(node)}; {idle(node)}; {kubelet.gets} questions to the kubelet's record")
+        if len(sys.argv) > 1:  # a moment for a profiler
+            print(f"worker {node.worker()}, {sys.argv[1]} s", flush=True)
+            time.sleep(float(sys.argv[1]))
         again = []
         for pod in pods:
             timed(again, lambda: kubelet.start_container(pod, "main"))

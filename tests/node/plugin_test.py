@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import fake_node  # noqa: E402
 
 fake_node.prepare()
-from fake_node import CORE, MEMORY, WHOLE, Node, eventually  # noqa: E402
+from fake_node import CORE, MEMORY, WHOLE, Node, eventually, serving, share  # noqa: E402
 
 
 def refused(node, pod, container, words):
@@ -25,8 +25,7 @@ def refused(node, pod, container, words):
 
 
 def registers_and_describes_the_node():
-    with Node().start_agent() as node:
-        node.wait_offered(31, 100)
+    with serving() as node:
         eventually("mode on the node", lambda: node.api.node()["metadata"]["annotations"].get("sluice.dev/mode")
                    == "core_mem")
         eventually("capacity", lambda: node.api.node()["status"]["capacity"].get("aliyun.com/gpu-count") == "1")
@@ -49,8 +48,7 @@ def registers_and_describes_the_node():
 
 
 def a_pod_gets_what_its_allocation_says():
-    with Node(cards=2).start_agent() as node:
-        node.wait_offered(62, 200)
+    with serving(cards=2) as node:
         pod = node.make_pod({"main": (10, 30)}, card=1)
         node.kubelet.admit(pod)
         answer = node.kubelet.answers[(pod["metadata"]["uid"], "main", CORE)]
@@ -59,7 +57,7 @@ def a_pod_gets_what_its_allocation_says():
         edits = node.spec(pod, "main")
         assert "env" not in edits and not os.path.exists(edits["mounts"][0]["hostPath"])
         node.kubelet.start_container(pod, "main")
-        assert node.grant(pod, "main") == {1: (32510 * 10 // 31, 300)}, node.grant(pod, "main")
+        assert node.grant(pod, "main") == {1: share(10, 30)}, node.grant(pod, "main")
         environment = node.environment(pod, "main")
         assert environment["NVIDIA_VISIBLE_DEVICES"] == node.cards()[1]["uuid"]
         assert environment["ALIYUN_COM_GPU_MEM_DEV"] == "31" and environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == "10"
@@ -78,12 +76,11 @@ def a_pod_gets_what_its_allocation_says():
             node.kubelet.start_container(pod, "main")
         assert (node.grants(), node.slots(), node.specs()) == files
         node.delete_pod(pod)
-        eventually("nothing left", lambda: not node.grants() and not node.slots() and not node.specs())
+        node.wait_empty()
 
 
 def many_equal_pods_at_once():
-    with Node(cards=8).start_agent() as node:
-        node.wait_offered(8 * 31, 800)
+    with serving(cards=8) as node:
         pods = [node.make_pod({"main": (5, 10)}, card=i % 8) for i in range(48)]
         for pod in pods:
             node.kubelet.admit(pod)
@@ -101,30 +98,28 @@ def many_equal_pods_at_once():
             thread.join()
         assert not failures, failures[0]
         for i, pod in enumerate(pods):
-            assert node.grant(pod, "main") == {i % 8: (32510 * 5 // 31, 100)}, (i, node.grant(pod, "main"))
+            assert node.grant(pod, "main") == {i % 8: share(5, 10)}, (i, node.grant(pod, "main"))
             assert node.environment(pod, "main")["NVIDIA_VISIBLE_DEVICES"] == node.cards()[i % 8]["uuid"]
         assert len(set(node.kubelet.cdi_device(p, "main") for p in pods)) == len(pods)
         assert node.kubelet.lists_asked == 0
         for pod in pods:
             node.delete_pod(pod)
-        eventually("nothing left", lambda: not node.grants() and not node.slots() and not node.specs())
+        node.wait_empty()
 
 
 def kubelet_without_get():
-    with Node(has_get=False, version="v1.31.14").start_agent() as node:
-        node.wait_offered()
+    with serving(has_get=False, version="v1.31.14") as node:
         pods = [node.make_pod({"main": (3, 10)}) for _ in range(5)]
         for pod in pods:
             node.kubelet.admit(pod)
         for pod in pods:
             node.kubelet.start_container(pod, "main")
-            assert node.grant(pod, "main") == {0: (32510 * 3 // 31, 100)}
+            assert node.grant(pod, "main") == {0: share(3, 10)}
         assert node.kubelet.lists_asked > 0
 
 
 def same_ids_recorded_for_two_pods():
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         first, second = node.make_pod({"main": (4, 10)}), node.make_pod({"main": (4, 10)})
         node.kubelet.admit(first)
         node.kubelet.admit(second, twice={MEMORY: node.kubelet.taken[(first["metadata"]["uid"], "main", MEMORY)]})
@@ -132,66 +127,58 @@ def same_ids_recorded_for_two_pods():
         # One of them goes: the other starts with its own grant.
         node.delete_pod(first)
         node.kubelet.start_container(second, "main")
-        assert node.grant(second, "main") == {0: (32510 * 4 // 31, 100)}
+        assert node.grant(second, "main") == {0: share(4, 10)}
 
 
 def containers_of_one_pod():
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         pod = node.make_pod({"a": (6, 20), "b": (6, 20), "c": (3, 5), "plain": (0, 0)})
         node.kubelet.admit(pod)
         for name in ("c", "a", "b"):
             node.kubelet.start_container(pod, name)
-        assert node.grant(pod, "a") == node.grant(pod, "b") == {0: (32510 * 6 // 31, 200)}
-        assert node.grant(pod, "c") == {0: (32510 * 3 // 31, 50)}
+        assert node.grant(pod, "a") == node.grant(pod, "b") == {0: share(6, 20)}
+        assert node.grant(pod, "c") == {0: share(3, 5)}
         assert node.environment(pod, "c")["ALIYUN_COM_GPU_MEM_POD"] == "15"
         assert len(node.grants()) == 3
 
 
 def several_cards():
-    with Node(cards=4).start_agent() as node:
-        node.wait_offered(124, 400)
+    with serving(cards=4) as node:
         pod = node.make_pod({"main": (20, 40)}, card=[1, 3])
-        node.kubelet.admit(pod)
-        node.kubelet.start_container(pod, "main")
-        assert node.grant(pod, "main") == {1: (32510 * 10 // 31, 200), 3: (32510 * 10 // 31, 200)}
+        node.run(pod, "main")
+        assert node.grant(pod, "main") == {1: share(10, 20), 3: share(10, 20)}
         assert node.environment(pod, "main")["ALIYUN_COM_GPU_MEM_IDX"] == "1,3"
 
 
 def init_containers_share_the_pods_charge():
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         # 25 and 25 of 31 units: only one of the two may be charged at a time.
         pod = node.make_pod({"main": (25, 50)}, init={"prepare": (25, 50), "more": (20, 30)})
-        node.kubelet.admit(pod)
-        node.kubelet.start_container(pod, "prepare")
-        assert node.grant(pod, "prepare") == {0: (32510 * 25 // 31, 500)}
+        node.run(pod, "prepare")
+        assert node.grant(pod, "prepare") == {0: share(25, 50)}
         node.set_status(pod, states={"prepare": {"terminated": {"exitCode": 0}}})
         node.kubelet.start_container(pod, "more")
-        assert node.grant(pod, "more") == {0: (32510 * 20 // 31, 300)}
+        assert node.grant(pod, "more") == {0: share(20, 30)}
         node.set_status(pod, states={"more": {"terminated": {"exitCode": 0}}})
         node.kubelet.start_container(pod, "main")
-        assert node.grant(pod, "main") == {0: (32510 * 25 // 31, 500)}
+        assert node.grant(pod, "main") == {0: share(25, 50)}
         # Only an init container asks: its ids are in nobody's record.
         alone = node.make_pod({"plain": (0, 0)}, init={"prepare": (5, 10)})
-        node.kubelet.admit(alone)
-        node.kubelet.start_container(alone, "prepare")
-        assert node.grant(alone, "prepare") == {0: (32510 * 5 // 31, 100)}
+        node.run(alone, "prepare")
+        assert node.grant(alone, "prepare") == {0: share(5, 10)}
 
 
 def equal_init_container_with_other_compute():
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         pod = node.make_pod({"main": (10, 50)}, init={"prepare": (10, 20)})
-        node.kubelet.admit(pod)
-        node.kubelet.start_container(pod, "prepare")
-        assert node.grant(pod, "prepare") == {0: (32510 * 10 // 31, 200)}
+        node.run(pod, "prepare")
+        assert node.grant(pod, "prepare") == {0: share(10, 20)}
         node.set_status(pod, states={"prepare": {"terminated": {"exitCode": 0}}})
 
         def main_has_its_own():
             node.kubelet.start_container(pod, "main")
             try:
-                return node.grant(pod, "main") == {0: (32510 * 10 // 31, 500)}
+                return node.grant(pod, "main") == {0: share(10, 50)}
             except FileNotFoundError:  # the runtime would refuse, and the kubelet try again
                 return False
         eventually("the main container's own share", main_has_its_own)
@@ -219,8 +206,7 @@ def in_background(call, *arguments):
 def a_pod_that_the_watch_does_not_have_yet():
     """Another pod of the same shape is there and would fit; it is not taken for the one that starts."""
     for shape in ({"containers": {"plain": (0, 0)}, "init": {"first": (4, 10)}}, {"containers": {"main": (4, 10)}}):
-        with Node(cards=2).start_agent() as node:
-            node.wait_offered(62, 200)
+        with serving(cards=2) as node:
             seen = node.make_pod({"plain": (0, 0)}, init={"first": (4, 30)}, card=0)
             node.kubelet.admit(seen)
             late = node.make_pod(**shape, card=1, shown=False)
@@ -232,17 +218,15 @@ def a_pod_that_the_watch_does_not_have_yet():
             node.api.put("pods", late)
             started()
             node.kubelet.start_container(seen, "first")
-            assert node.grant(late, name) == {1: (32510 * 4 // 31, 100)}
-            assert node.grant(seen, "first") == {0: (32510 * 4 // 31, 300)}
+            assert node.grant(late, name) == {1: share(4, 10)}
+            assert node.grant(seen, "first") == {0: share(4, 30)}
 
 
 def a_new_pod_of_an_old_name():
     """The kubelet's record knows names; the pod of that name in the watch is the one before."""
-    with Node(cards=2).start_agent() as node:
-        node.wait_offered(62, 200)
+    with serving(cards=2) as node:
         before = node.make_pod({"main": (4, 10)}, name="web-0", card=0)
-        node.kubelet.admit(before)
-        node.kubelet.start_container(before, "main")
+        node.run(before, "main")
         node.kubelet.forget(before)
         now = node.make_pod({"main": (4, 30)}, name="web-0", card=1, shown=False)
         node.kubelet.admit(now)
@@ -254,14 +238,13 @@ def a_new_pod_of_an_old_name():
                                                             if u == now["metadata"]["uid"]}}
         node.api.put("pods", now)
         started()
-        assert node.grant(now, "main") == {1: (32510 * 4 // 31, 300)}
+        assert node.grant(now, "main") == {1: share(4, 30)}
 
 
 def without_a_checkpoint_by_elimination():
     """Nothing tells whose an init container is but that nobody else can be meant; when that was wrong, the pod that the
     kubelet's record names takes its slot back."""
-    with Node(cards=2, has_checkpoint=False).start_agent() as node:
-        node.wait_offered(62, 200)
+    with serving(cards=2, has_checkpoint=False) as node:
         late = node.make_pod({"main": (4, 10)}, init={"first": (4, 10)}, card=1, shown=False)
         node.kubelet.admit(late)
         # Recorded for a pod that is not in the watch: no guess.
@@ -274,25 +257,23 @@ def without_a_checkpoint_by_elimination():
         began = time.monotonic()
         refused_late()
         assert time.monotonic() - began < 5
-        assert node.grant(late, "main") == {0: (32510 * 4 // 31, 100)}
+        assert node.grant(late, "main") == {0: share(4, 10)}
         # The record is right again and the watch has the pod: it gets its own, and what the other got is its own again.
         node.kubelet.records[("team", late["metadata"]["name"])] = record
         node.api.put("pods", late)
         node.set_status(late, states={"first": {"terminated": {"exitCode": 0}}})
         eventually("its own", lambda: node.kubelet.start_container(late, "main") is None and
-                   node.grant(late, "main") == {1: (32510 * 4 // 31, 100)})
-        node.kubelet.admit(seen)
-        node.kubelet.start_container(seen, "first")
-        assert node.grant(seen, "first") == {0: (32510 * 4 // 31, 100)}
-        assert node.grant(late, "main") == {1: (32510 * 4 // 31, 100)}
+                   node.grant(late, "main") == {1: share(4, 10)})
+        node.run(seen, "first")
+        assert node.grant(seen, "first") == {0: share(4, 10)}
+        assert node.grant(late, "main") == {1: share(4, 10)}
         node.delete_pod(seen)
         node.delete_pod(late)
-        eventually("nothing left", lambda: not node.grants() and not node.slots() and not node.specs())
+        node.wait_empty()
 
 
 def wrong_records_give_no_card():
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         other = node.make_pod({"main": (5, 10)})
         forged = node.make_pod({"main": (5, 10)})
         text = forged["metadata"]["annotations"]["sluice.dev/allocation"]
@@ -314,8 +295,7 @@ def wrong_records_give_no_card():
 
 
 def a_card_is_never_given_twice():
-    with Node(cards=2).start_agent() as node:
-        node.wait_offered(62, 200)
+    with serving(cards=2) as node:
         first = node.make_pod({"main": (20, 60)}, card=0)
         second = node.make_pod({"main": (20, 30)}, card=0)  # the ids of card 1 let it through the kubelet
         node.kubelet.admit(first)
@@ -326,51 +306,45 @@ def a_card_is_never_given_twice():
         # It starts as soon as the other has gone, on the kubelet's next try.
         node.delete_pod(first)
         node.kubelet.start_container(second, "main")
-        assert node.grant(second, "main") == {0: (32510 * 20 // 31, 300)}
+        assert node.grant(second, "main") == {0: share(20, 30)}
 
 
 def bound_without_the_scheduler():
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         pod = node.make_pod({"main": (10, 30)}, allocation=None)
         node.kubelet.admit(pod)
         refused(node, pod, "main", "without Sluice's scheduler")
         node.sign(pod, node.cards(), {"main": (10, 30)})
         node.api.put("pods", pod)
         node.kubelet.start_container(pod, "main")
-        assert node.grant(pod, "main") == {0: (32510 * 10 // 31, 300)}
+        assert node.grant(pod, "main") == {0: share(10, 30)}
 
 
 def agent_killed_and_back():
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         running, waiting = node.make_pod({"main": (10, 30)}), node.make_pod({"main": (5, 10)})
-        node.kubelet.admit(running)
-        node.kubelet.start_container(running, "main")
+        node.run(running, "main")
         node.kubelet.admit(waiting)
         gone = node.make_pod({"main": (3, 5)})
-        node.kubelet.admit(gone)
-        node.kubelet.start_container(gone, "main")
+        node.run(gone, "main")
         spec = node.spec(running, "main")
         node.kill_agent()
         eventually("all unhealthy", lambda: node.kubelet.allocatable(MEMORY) == 0)
         node.delete_pod(gone)
         node.start_agent().wait_offered()
-        assert node.spec(running, "main") == spec and node.grant(running, "main") == {0: (32510 * 10 // 31, 300)}
+        assert node.spec(running, "main") == spec and node.grant(running, "main") == {0: share(10, 30)}
         node.kubelet.start_container(waiting, "main")
         node.kubelet.start_container(running, "main")
-        assert node.grant(waiting, "main") == {0: (32510 * 5 // 31, 100)}
+        assert node.grant(waiting, "main") == {0: share(5, 10)}
         eventually("the third's are gone", lambda: len(node.grants()) == 2 and len(node.slots()) == 4)
 
 
 def worker_killed_under_a_stream_of_pods():
     """The kubelet keeps its stream and its list, and every call is answered, late at worst."""
-    with Node(cards=4).start_agent() as node:
-        node.wait_offered(124, 400)
+    with serving(cards=4) as node:
         registered = len(node.kubelet.registrations)
         running = node.make_pod({"main": (10, 30)})
-        node.kubelet.admit(running)
-        node.kubelet.start_container(running, "main")
+        node.run(running, "main")
         ended, waits = threading.Event(), []
 
         def stream():
@@ -379,10 +353,9 @@ def worker_killed_under_a_stream_of_pods():
                 number += 1
                 pod = node.make_pod({"main": (3, 10)}, card=1 + number % 3)
                 began = time.monotonic()
-                node.kubelet.admit(pod)
-                node.kubelet.start_container(pod, "main")
+                node.run(pod, "main")
                 waits.append(time.monotonic() - began)
-                assert node.grant(pod, "main") == {1 + number % 3: (32510 * 3 // 31, 100)}
+                assert node.grant(pod, "main") == {1 + number % 3: share(3, 10)}
                 assert node.kubelet.allocatable(MEMORY) == 124 and node.kubelet.allocatable(CORE) == 400
                 node.delete_pod(pod)
         finish = in_background(stream)
@@ -395,14 +368,13 @@ def worker_killed_under_a_stream_of_pods():
         finish()
         assert len(killed) == 4 and node.worker() not in killed
         assert len(node.kubelet.registrations) == registered, node.kubelet.registrations
-        assert node.grant(running, "main") == {0: (32510 * 10 // 31, 300)}
+        assert node.grant(running, "main") == {0: share(10, 30)}
         eventually("the stream's are gone", lambda: len(node.grants()) == 1 and len(node.slots()) == 2)
         print(f"  {len(waits)} pods, 4 kills; the slowest pod waited {max(waits):.2f} s, the median {sorted(waits)[len(waits) // 2]:.3f} s")
 
 
 def worker_that_dies_again_and_again():
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         for _ in range(20):
             if node.agent.poll() is not None:
                 break
@@ -417,8 +389,7 @@ def worker_that_dies_again_and_again():
 
 
 def front_killed_alone():
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         worker = node.worker()
         node.agent.kill()
         node.agent.wait()
@@ -428,8 +399,7 @@ def front_killed_alone():
 
 
 def agent_ends_politely():
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         eventually("mode", lambda: node.api.node()["metadata"]["annotations"].get("sluice.dev/mode") == "core_mem")
         node.kill_agent(signal=15)
         assert node.agent.returncode == 0
@@ -440,8 +410,7 @@ def agent_ends_politely():
 
 
 def kubelet_restarts():
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         pod = node.make_pod({"main": (10, 30)})
         node.kubelet.admit(pod)
         for _ in range(2):
@@ -454,15 +423,13 @@ def kubelet_restarts():
             assert {r[1] for r in fresh} == {MEMORY, CORE}, fresh
             print(f"  registered again after {max(r[0] for r in fresh) - began:.3f} s")
         node.kubelet.start_container(pod, "main")
-        assert node.grant(pod, "main") == {0: (32510 * 10 // 31, 300)}
+        assert node.grant(pod, "main") == {0: share(10, 30)}
 
 
 def node_reboots():
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         pod = node.make_pod({"main": (10, 30)})
-        node.kubelet.admit(pod)
-        node.kubelet.start_container(pod, "main")
+        node.run(pod, "main")
         before = node.spec(pod, "main")
         node.kill_agent()
         with open("/proc/self/mounts") as file:
@@ -476,16 +443,14 @@ def node_reboots():
         node.start_agent().wait_offered()
         node.kubelet.start_container(pod, "main")
         assert node.spec(pod, "main") == before
-        assert node.grant(pod, "main") == {0: (32510 * 10 // 31, 300)}
+        assert node.grant(pod, "main") == {0: share(10, 30)}
 
 
 def a_sick_card_keeps_what_is_held():
     import subprocess
-    with Node(cards=2).start_agent() as node:
-        node.wait_offered(62, 200)
+    with serving(cards=2) as node:
         pod = node.make_pod({"main": (10, 30)}, card=0)
-        node.kubelet.admit(pod)
-        node.kubelet.start_container(pod, "main")
+        node.run(pod, "main")
         sim = [f"{fake_node.BUILD}/bin/sluice-sim", "fault", f"{node.driver}/state/card0"]
         subprocess.run([*sim, "error", "nvmlDeviceGetMemoryInfo", "15"], check=True)  # the GPU is lost
         # Free units of card 0 are taken away, the ten that are held stay: 31 - 10 of 62 and 100 - 30 of 200.
@@ -510,20 +475,17 @@ def a_sick_card_keeps_what_is_held():
         eventually("two cards", lambda: [c["healthy"] for c in node.cards()] == [True, True])
         assert old not in [c["uuid"] for c in node.cards()]
         fresh = node.make_pod({"main": (31, 100)}, card=1)
-        node.kubelet.admit(fresh)
-        node.kubelet.start_container(fresh, "main")
+        node.run(fresh, "main")
         assert list(node.grant(fresh, "main").values()) == [(32510, 0)], node.grant(fresh, "main")
 
 
 def modes_change_while_pods_run():
     mode = "ack_node_gpu_schedule".replace("_", ".")
-    with Node(options=["--whole-cards"]).start_agent() as node:
-        node.wait_offered()
+    with serving(options=["--whole-cards"]) as node:
         eventually("the empty list", lambda: WHOLE in node.kubelet.lists)
         assert node.kubelet.lists[WHOLE] == {}
         pod = node.make_pod({"main": (10, 30)})
-        node.kubelet.admit(pod)
-        node.kubelet.start_container(pod, "main")
+        node.run(pod, "main")
         eventually("mode", lambda: node.api.node()["metadata"]["annotations"].get("sluice.dev/mode") == "core_mem")
         node.api.label(**{mode.replace(".", "_"): "cgpu"})
         # The old mode stays for the pod, nothing free is offered, and the scheduler reads it at once.
@@ -539,9 +501,8 @@ def modes_change_while_pods_run():
         eventually("mode", lambda: node.api.node()["metadata"]["annotations"].get("sluice.dev/mode") == "cgpu")
         node.kubelet.forget(pod)
         alone = node.make_pod({"main": (10, 0)})
-        node.kubelet.admit(alone)
-        node.kubelet.start_container(alone, "main")
-        assert node.grant(alone, "main") == {0: (32510 * 10 // 31, 0)}
+        node.run(alone, "main")
+        assert node.grant(alone, "main") == {0: share(10, 0)}
         # Back before it went: nothing has happened.
         node.api.label(**{mode.replace(".", "_"): "default"})
         eventually("annotation", lambda: node.api.node()["metadata"]["annotations"]["sluice.dev/mode"] == "waiting")
@@ -592,13 +553,47 @@ def another_plugin_has_the_whole_cards():
         eventually("event", lambda: node.api.event_texts("SluiceWholeCardsTaken"))
 
 
+def others_who_give_out_the_cards():
+    """Said in the node's condition; pods with grants go on."""
+    def enforcing(node, reason):
+        condition = eventually(reason, lambda: (node.api.condition("SluiceEnforcing") or {}).get("reason") == reason and
+                               node.api.condition("SluiceEnforcing"))
+        pod = node.make_pod({"main": (10, 30)})
+        node.run(pod, "main")
+        assert node.grant(pod, "main") == {0: share(10, 30)}
+        return condition
+    node = Node()
+    node.api.node()["status"]["allocatable"][WHOLE] = "2"
+    with node.start_agent():
+        node.wait_offered()
+        said = enforcing(node, "OtherDevicePlugin")
+        assert said["status"] == "False" and "offers 2 nvidia.com/gpu" in said["message"], said
+        changed = fake_node.json.loads(fake_node.json.dumps(node.api.node()))
+        changed["status"]["allocatable"][WHOLE] = "0"
+        node.api.put("nodes", changed)
+        eventually("all is well", lambda: node.api.condition("SluiceEnforcing")["status"] == "True")
+    node = Node()
+    node.api.objects["resourceslices"] = {"s": {"metadata": {"name": "node-a-gpus"}, "spec": {
+        "driver": "gpu.nvidia.com", "nodeName": "node-a", "devices": [{"name": "gpu-0"}]}}}
+    with node.start_agent():
+        node.wait_offered()
+        said = enforcing(node, "CardsClaimedByDra")
+        assert "gpu.nvidia.com publishes 1 devices of this node (ResourceSlice node-a-gpus)" in said["message"], said
+    node = Node()
+    node.api.objects.update(resourceslices={}, deviceclasses={"c": {"metadata": {"name": "units"}, "spec": {
+        "extendedResourceName": MEMORY}}})
+    with node.start_agent():
+        node.wait_offered()
+        said = enforcing(node, "NameClaimedByDra")
+        assert said["message"].startswith("DeviceClass units stands for aliyun.com/gpu-mem"), said
+
+
 def share_mode_sets_no_limit():
     with Node(mode="share", cards=2).start_agent() as node:
         eventually("units", lambda: node.kubelet.allocatable(MEMORY) == 62)
         eventually("cards", lambda: "sluice.dev/cards" in node.api.node()["metadata"]["annotations"])
         pod = node.make_pod({"main": (10, 0)}, card=1)
-        node.kubelet.admit(pod)
-        node.kubelet.start_container(pod, "main")
+        node.run(pod, "main")
         assert node.grant(pod, "main") == {1: (0, 0)}
         assert node.environment(pod, "main")["ALIYUN_COM_GPU_MEM_CONTAINER"] == "10"
         assert node.api.condition("SluiceEnforcing")["status"] == "False"
@@ -609,13 +604,12 @@ def delivery_by_environment():
               ).start_agent() as node:
         node.wait_offered()
         pod = node.make_pod({"main": (10, 30)})
-        node.kubelet.admit(pod)
-        node.kubelet.start_container(pod, "main")
+        node.run(pod, "main")
         answer = node.kubelet.answers[(pod["metadata"]["uid"], "main", MEMORY)]
         assert not answer.cdi_devices
         mounts = {m.container_path: m for m in answer.mounts}
         with open(mounts["/run/sluice/container/grant"].host_path + "/page", "rb") as file:
-            assert fake_node.read_page(file.read()) == {0: (32510 * 10 // 31, 300)}
+            assert fake_node.read_page(file.read()) == {0: share(10, 30)}
         assert mounts["/run/sluice/container/grant"].read_only and not mounts["/run/sluice/container/usage"].read_only
         assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == node.cards()[0]["uuid"], answer.envs
 
@@ -627,11 +621,9 @@ def old_runtime_with_cdi_says_so():
 
 
 def an_agent_without_the_api_server_offers_again():
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         pod = node.make_pod({"main": (10, 30)})
-        node.kubelet.admit(pod)
-        node.kubelet.start_container(pod, "main")
+        node.run(pod, "main")
         node.kill_agent()
         url = node.api.url
         with open(f"{node.folder}/kubeconfig") as file:
@@ -640,22 +632,20 @@ def an_agent_without_the_api_server_offers_again():
             file.write(text.replace(url, "http://127.0.0.1:9"))
         eventually("all unhealthy", lambda: node.kubelet.allocatable(MEMORY) == 0)
         node.start_agent().wait_offered()
-        assert node.grant(pod, "main") == {0: (32510 * 10 // 31, 300)}
+        assert node.grant(pod, "main") == {0: share(10, 30)}
 
 
 def clean_up_leaves_nothing():
     import subprocess
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         pod = node.make_pod({"main": (10, 30)})
-        node.kubelet.admit(pod)
-        node.kubelet.start_container(pod, "main")
+        node.run(pod, "main")
         eventually("labels", lambda: "aliyun.accelerator/nvidia_name" in node.api.node()["metadata"]["labels"])
         node.kill_agent()
         node.options = ["--clean-up"]
         node.start_agent()
         eventually("the pod's name", lambda: "team/pod-1" in open(node.log).read().split("hold shares")[-1])
-        assert node.grant(pod, "main") == {0: (32510 * 10 // 31, 300)}  # it is left alone
+        assert node.grant(pod, "main") == {0: share(10, 30)}  # it is left alone
         node.delete_pod(pod)
         eventually("nothing left", lambda: os.listdir(f"{node.folder}/run") == os.listdir(f"{node.folder}/state") ==
                    node.specs() == [])
@@ -693,9 +683,9 @@ def churn():
             free[card][1] -= need[1]
             pod = node.make_pod(shape, init=init, card=card)
             node.kubelet.admit(pod)
-            for name, share in init.items():
+            for name, asked in init.items():
                 node.kubelet.start_container(pod, name)
-                assert node.grant(pod, name) == {card: (32510 * share[0] // 31, share[1] * 10)}
+                assert node.grant(pod, name) == {card: share(*asked)}
                 node.set_status(pod, states={name: {"terminated": {"exitCode": 0}}})
             names = list(shape)
             draw.shuffle(names)
@@ -704,9 +694,9 @@ def churn():
                            has(pod, name, card, shape[name]), 5)
             alive.append((pod, card, need, shape))
 
-        def has(pod, name, card, share):
+        def has(pod, name, card, asked):
             try:
-                return node.grant(pod, name) == {card: (32510 * share[0] // 31, share[1] * 10)}
+                return node.grant(pod, name) == {card: share(*asked)}
             except FileNotFoundError:
                 return False
 
@@ -748,19 +738,18 @@ def churn():
             except Exception as error:
                 raise AssertionError(f"seed {seed}, step {step}, {action.__name__}: {error}") from error
         for pod, card, _, shape in alive:
-            for name, share in shape.items():
-                assert has(pod, name, card, share), (seed, pod, name)
+            for name, asked in shape.items():
+                assert has(pod, name, card, asked), (seed, pod, name)
         while alive:
             end()
-        eventually("nothing left", lambda: not node.grants() and not node.slots() and not node.specs())
+        node.wait_empty()
         log = open(node.log).read()
         assert "not fit any more" not in log and "could not be given back" not in log
 
 
 def malformed_calls():
     import grpc
-    with Node().start_agent() as node:
-        node.wait_offered()
+    with serving() as node:
         for ids in ([], ["x1"], ["m"], ["m99999999999"], ["m-1"], ["m1\n"]):
             request = node.kubelet.pb.AllocateRequest()
             request.container_requests.add(device_ids=ids)
@@ -780,7 +769,7 @@ SCENES = [registers_and_describes_the_node, a_pod_gets_what_its_allocation_says,
           a_card_is_never_given_twice, bound_without_the_scheduler, agent_killed_and_back, worker_killed_under_a_stream_of_pods,
           worker_that_dies_again_and_again, front_killed_alone, agent_ends_politely,
           kubelet_restarts, node_reboots, a_sick_card_keeps_what_is_held, modes_change_while_pods_run,
-          unknown_modes_say_so, whole_cards, another_plugin_has_the_whole_cards, share_mode_sets_no_limit,
+          unknown_modes_say_so, whole_cards, another_plugin_has_the_whole_cards, others_who_give_out_the_cards, share_mode_sets_no_limit,
           delivery_by_environment, old_runtime_with_cdi_says_so, an_agent_without_the_api_server_offers_again,
           clean_up_leaves_nothing, churn, malformed_calls]
 
