@@ -13,15 +13,20 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-json::Value binding(const BindRequest& request, const std::map<std::string, std::string>& annotations) {
+constexpr int kMaxTries = 3;  // of a Binding to a pod that changes meanwhile
+
+json::Value binding(const BindRequest& request, const std::string& version,
+                    const std::map<std::string, std::string>& annotations) {
   json::Object notes;
   for (const auto& [key, value] : annotations) notes[key] = value;
+  json::Object metadata{{"name", request.name},
+                        {"namespace", request.name_space},
+                        {"uid", request.uid},
+                        {"annotations", std::move(notes)}};
+  if (!version.empty()) metadata["resourceVersion"] = version;
   return json::Object{{"apiVersion", "v1"},
                       {"kind", "Binding"},
-                      {"metadata", json::Object{{"name", request.name},
-                                                {"namespace", request.name_space},
-                                                {"uid", request.uid},
-                                                {"annotations", std::move(notes)}}},
+                      {"metadata", std::move(metadata)},
                       {"target", json::Object{{"apiVersion", "v1"}, {"kind", "Node"}, {"name", request.node}}}};
 }
 
@@ -67,7 +72,7 @@ Binder::Seen Binder::look(const BindRequest& request) {
   Result<kube::Pod> pod = kube::decode_pod(answer.body);
   if (!pod) return Seen::kUnknown;
   if (pod->uid != request.uid) return Seen::kNotBoundHere;  // deleted and made anew
-  if (pod->node_name.empty()) return Seen::kNotBoundHere;
+  if (pod->node_name.empty() && !pod->terminal()) return Seen::kNotBoundHere;
   state_.learn_pod(*pod);
   return pod->node_name == request.node ? Seen::kBoundHere : Seen::kNotBoundHere;
 }
@@ -97,9 +102,24 @@ std::string Binder::bind(const BindRequest& request) {
     state_.bind_refused(request.uid);
     return "this replica does not lead";
   }
-  kube::ApiAnswer answer = clients_.take()->create(kube::pod_path(request.name_space, request.name, "binding"),
-                                                   binding(request, annotations));
-  return finish(request, answer);
+  return finish(request, send(request, std::move(plan->resource_version), annotations));
+}
+
+// The pod's version is a precondition: the API server binds pods that have ended too, and kube-scheduler, which is told
+// nothing more of those, would count such a pod on its node for ever. Changes that do not matter here (a condition, an
+// annotation) are frequent, so what a conflict hides is looked at.
+kube::ApiAnswer Binder::send(const BindRequest& request, std::string version,
+                             const std::map<std::string, std::string>& annotations) {
+  std::string path = kube::pod_path(request.name_space, request.name);
+  for (int tries = 1;; ++tries) {
+    kube::ApiAnswer answer = clients_.take()->create(path + "/binding", binding(request, version, annotations));
+    if (answer.status != 409 || tries == kMaxTries) return answer;
+    kube::ApiAnswer seen = clients_.take()->get(path);
+    Result<kube::Pod> pod = seen.ok() ? kube::decode_pod(seen.body) : Result<kube::Pod>(seen.to_error("pod"));
+    bool binds = pod && pod->uid == request.uid && pod->node_name.empty() && !pod->terminal() && !pod->deleting;
+    if (!binds || pod->resource_version == version) return answer;
+    version = pod->resource_version;
+  }
 }
 
 std::string Binder::finish(const BindRequest& request, const kube::ApiAnswer& answer) {

@@ -1,4 +1,4 @@
-// Turns a placement into a Binding at the API server: one object that carries node, UID precondition and all allocation
+// Turns a placement into a Binding at the API server: one object that carries node, preconditions and all allocation
 // annotations, which the server applies in one step (true of Kubernetes 1.25 to 1.37). Nothing is annotated before and
 // nothing after, so a crash anywhere leaves the pod either unbound or bound with its record.
 #pragma once
@@ -7,6 +7,7 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -72,6 +73,8 @@ class Binder {
     std::chrono::steady_clock::time_point since;
   };
   Seen look(const BindRequest& request);
+  kube::ApiAnswer send(const BindRequest& request, std::string version,
+                       const std::map<std::string, std::string>& annotations);
   std::string finish(const BindRequest& request, const kube::ApiAnswer& answer);
   void resolve_doubts();
 

@@ -122,7 +122,7 @@ TEST_F(BinderTest, AConflictIsDecidedByLooking) {
     state_.replace_pods({});
     state_.replace_pods({pod({.name = "p"})});
     ASSERT_EQ(free_of_a(), kFree) << one.name;
-    play({{409, R"({"message":"conflict"})"}, one.look});
+    play({{409, R"({"message":"conflict"})"}, one.look, one.look});
     EXPECT_EQ(bind() == "", one.success) << one.name;
     EXPECT_EQ(free_of_a(), one.free) << one.name;
     EXPECT_EQ(binder_->conflicts(), 1u) << one.name;
@@ -130,10 +130,27 @@ TEST_F(BinderTest, AConflictIsDecidedByLooking) {
   }
 }
 
+TEST_F(BinderTest, APodThatHasChangedIsBoundAndOneThatHasEndedIsNot) {
+  state_.replace_pods({pod({.name = "p", .resource_version = "7"})});
+  play({{409, "{}"}, {200, seen({.name = "p", .resource_version = "8"})}, {201, "{}"}});
+  EXPECT_EQ(bind(), "");
+  EXPECT_NE(server_->requests().at(0).find(R"("resourceVersion":"7")"), std::string::npos);
+  EXPECT_NE(server_->requests().at(2).find(R"("resourceVersion":"8")"), std::string::npos);
+  EXPECT_EQ(free_of_a(), kTaken);
+  binder_.reset();
+  state_.replace_pods({});
+  state_.replace_pods({pod({.name = "p", .resource_version = "8"})});
+  std::string ended = seen({.name = "p", .phase = "Failed", .resource_version = "9"});
+  play({{409, R"({"message":"the object has been modified"})"}, {200, ended}, {200, ended}});
+  EXPECT_NE(bind().find("modified"), std::string::npos);
+  EXPECT_EQ(free_of_a(), kFree);
+  EXPECT_EQ(server_->requests().size(), 3u);
+}
+
 TEST_F(BinderTest, APodMadeAnewUnderItsNameIsAnother) {
   json::Value other = pod({.name = "p", .node = "a"});
   other.at("metadata").at("uid") = "uid-other";
-  play({{409, ""}, {200, json::to_string(other)}});
+  play({{409, ""}, {200, json::to_string(other)}, {200, json::to_string(other)}});
   EXPECT_NE(bind(), "");
   EXPECT_EQ(free_of_a(), kFree);
 }

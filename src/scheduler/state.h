@@ -61,6 +61,7 @@ struct BindPlan {
   core::PodRequest request;
   core::Placement placement;
   std::vector<std::string> container_names;  // spec.containers, in order
+  std::string resource_version;              // of the pod that this rests on
 };
 
 class State {

@@ -171,7 +171,7 @@ Result<BindPlan> State::plan_bind(const std::string& uid, const std::string& nod
     if (!decision) return internal("the node was refused and accepted in the same state");
     placement = decision->placement;
   }
-  BindPlan plan{state, *pod.request, placement, container_names(pod.pod)};
+  BindPlan plan{state, *pod.request, placement, container_names(pod.pod), pod.pod.resource_version};
   pod.placement = placement;
   pod.worst_case = false;
   pod.binding = true;

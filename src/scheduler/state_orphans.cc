@@ -52,7 +52,8 @@ State::Orphan State::look_at_orphan(PodEntry& entry) const {
     out.reason = placed.error().message;
     return out;
   }
-  out.plan = BindPlan{std::move(state), *entry.request, placed->placement, container_names(entry.pod)};
+  out.plan = BindPlan{std::move(state), *entry.request, placed->placement, container_names(entry.pod),
+                      entry.pod.resource_version};
   return out;
 }
 

@@ -157,6 +157,16 @@ class Cluster:
         process.send_signal(number)
         process.wait(timeout=30)
 
+    def scheduler_dump(self):
+        """What kube-scheduler holds: nodes with their pods, and its queue; it writes that to its log when asked by a signal."""
+        log = self.directory / "logs" / "kube-scheduler.log"
+        before = log.stat().st_size
+        self._signal(self.state()["pids"]["kube-scheduler"], signal.SIGUSR2)
+        time.sleep(2)
+        with open(log) as file:
+            file.seek(before)
+            return file.read()
+
     def restart(self, name):
         """Starts a killed program again with the same arguments."""
         self.spawn(name, self.started[name][0])

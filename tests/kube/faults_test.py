@@ -182,6 +182,7 @@ def check_quiet(cluster):
     try:
         wait_until(all_served, 100, "no pod that fits is left waiting")
     except AssertionError as error:
+        print(cluster.control.scheduler_dump(), file=sys.stderr)
         raise AssertionError(f"{error}: {waiting[:3]}") from None
 
 
