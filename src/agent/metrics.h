@@ -15,6 +15,9 @@ namespace sluice::agent {
 
 std::string metrics_text(const ListAnswer& node, const std::string& host_name);
 
+// kInvalid where the text is no IP:PORT.
+Result<void> check_listen_address(const std::string& text);
+
 // Serves GET /metrics, /healthz and /readyz over HTTP/1.1, one request per connection, one at a time: a scraper or two,
 // no more.
 class MetricsServer {

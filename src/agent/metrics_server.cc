@@ -30,7 +30,7 @@ struct Address {
 };
 
 Result<Address> parse_address(const std::string& text) {
-  const Error wrong = invalid(fmt::format("metrics address '{}': expected IP:PORT, as in 127.0.0.1:9401", text));
+  const Error wrong = invalid(fmt::format("'{}': expected IP:PORT, as in 127.0.0.1:9401", text));
   size_t colon = text.rfind(':');
   if (colon == std::string::npos) return wrong;
   // getaddrinfo takes ports beyond 65535 modulo 65536.
@@ -60,6 +60,12 @@ std::string reply(unsigned status, std::string_view reason, std::string_view typ
 }
 
 }  // namespace
+
+Result<void> check_listen_address(const std::string& text) {
+  Result<Address> address = parse_address(text);
+  if (!address) return std::move(address.error());
+  return {};
+}
 
 Result<void> MetricsServer::start(const std::string& address_text, std::function<std::string()> text,
                                   std::function<bool()> ready) {

@@ -201,6 +201,14 @@ class Node {
   Result<Choice> choose(const GrantRequest& request);
   Result<std::unique_ptr<Grant>> make_grant(const Peer& peer, const GrantRequest& request, const Choice& choice,
                                             std::vector<std::string>& notes);
+  // What the grant page says of a card for as long as nobody changes the share.
+  struct PageLimits {
+    std::vector<uint8_t> uuid;
+    uint32_t index = 0;
+    uint64_t card_memory_bytes = 0, context_estimate_bytes = 0, memory_limit_bytes = 0;
+    uint32_t policy = 0, weight = 0, flags = 0;
+  };
+  PageLimits limits_of(const Grant& grant, const GrantCard& card) const;
   void fill_page(Grant& grant);
   GrantAnswer answer_for(const Grant& grant, std::vector<std::string> notes);
   GrantCardAnswer card_answer(const Grant& grant, const GrantCard& card) const;
@@ -222,6 +230,11 @@ class Node {
   void measure_busy(Grant& grant, size_t card, uint64_t now_ns);
   void look_for_strangers(CardUnit& unit, const CardReading& reading);
   void compare_busy(CardUnit& unit, const CardReading& reading);
+
+  // node_mend.cc
+  void mend_page(Grant& grant);
+  void mend_shares(CardUnit& unit, const std::vector<TurnReport>& reports);
+  void grant_page_changed(Grant& grant, size_t card, const std::string& what);
 
   // node_list.cc
   GrantStatus status_of(const Grant& grant, bool full);

@@ -97,6 +97,21 @@ Result<void> Node::serve_card(const CardInfo& info) {
   return {};
 }
 
+Result<void> check_unit(const std::vector<CardInfo>& cards, int64_t unit_mib) {
+  const CardInfo* largest = nullptr;
+  for (const CardInfo& card : cards) {
+    if (largest == nullptr || card.memory_bytes > largest->memory_bytes) largest = &card;
+    if (card.memory_bytes / kMib < unit_mib)
+      log::warning("the card is smaller than one memory unit; nothing of it can be asked for",
+                   {{"uuid", card.uuid}, {"memory_mib", card.memory_bytes / kMib}, {"unit_mib", unit_mib}});
+  }
+  if (largest == nullptr || largest->memory_bytes / kMib >= unit_mib) return {};
+  return invalid(
+      fmt::format("--memory-unit-mib {} is more than any card here has (the largest, {}, has {} MiB), so that no "
+                  "pod or program could ask for a part of one; 1024 makes the unit a GiB",
+                  unit_mib, largest->model, largest->memory_bytes / kMib));
+}
+
 Result<void> Node::start() {
   std::lock_guard guard(mutex_);
   Result<void> prepared = prepare_directories();
@@ -108,6 +123,7 @@ Result<void> Node::start() {
   if (!cards) return std::move(cards.error());
   if (cards->empty() && !options_.pods_only)
     return not_found("no card: the driver is there but lists none (`nvidia-smi -L` shows what it sees)");
+  if (Result<void> fine = check_unit(*cards, options_.unit_mib); !fine) return fine;
   std::string refused;
   for (const CardInfo& card : *cards) {
     Result<void> served = serve_card(card);

@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -87,11 +88,26 @@ Result<Fd> lock_file(int directory, const std::string& directory_path, const std
       return errno_error("cannot lock", directory_path + "/" + name, errno);
     }
     if (std::chrono::steady_clock::now() >= deadline) {
-      return unavailable(fmt::format("{}/{} is locked by another process", directory_path, name));
+      return unavailable(
+          fmt::format("{}/{} is locked by another process ({})", directory_path, name, lock_holder(directory, name)));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+  const std::string text = fmt::format("pid {}\n", ::getpid());
+  if (::ftruncate(fd.get(), 0) == 0) {
+    // Only for people: a file system that is full keeps nobody from the lock.
+    [[maybe_unused]] ssize_t put = ::pwrite(fd.get(), text.data(), text.size(), 0);
+  }
   return fd;
+}
+
+std::string lock_holder(int directory, const std::string& name) {
+  constexpr char kUnknown[] = "pid not known";
+  Fd fd(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  char buffer[32] = "";
+  if (!fd.valid() || ::pread(fd.get(), buffer, sizeof(buffer) - 1, 0) <= 0) return kUnknown;
+  int pid = 0;
+  return std::sscanf(buffer, "pid %d", &pid) == 1 ? fmt::format("pid {}", pid) : kUnknown;
 }
 
 Result<int> connect_socket(int directory, const std::string& name) {

@@ -21,8 +21,11 @@ std::string default_run_directory();
 // directory, no link, of this user, writable by nobody else. Returns it opened (O_PATH would not do for fsync).
 Result<Fd> open_run_directory(const std::string& path);
 
-// Takes an exclusive flock on directory/name, waiting at most timeout_ms. kUnavailable when somebody keeps it.
+// Takes an exclusive flock on directory/name, waiting at most timeout_ms. kUnavailable, saying who, when somebody keeps
+// it.
 Result<Fd> lock_file(int directory, const std::string& directory_path, const std::string& name, int timeout_ms);
+// Who took the lock last, for people: "pid 123".
+std::string lock_holder(int directory, const std::string& name);
 
 // A directory descriptor's socket as an address short enough for any directory: "/proc/self/fd/N/name".
 Result<int> connect_socket(int directory, const std::string& name);  // errno as kNotFound / kPermission / kInternal

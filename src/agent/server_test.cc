@@ -1,10 +1,12 @@
 #include "agent/server.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
 #include "agent/client.h"
+#include "agent/process.h"
 #include "agent/run_directory.h"
 #include "agent/test_support.h"
 #include "agent/watchdog.h"
@@ -204,6 +206,39 @@ TEST_F(ServerTest, ACardThatIsLostAndComesBackIsSeenByTheThreads) {
   ASSERT_TRUE(eventually([&] { return node_->any_lost(); }));
   cards_.set_lost(1, false);
   EXPECT_TRUE(eventually([&] { return !node_->any_lost(); }));
+}
+
+TEST(RunDirectory, TheSecondAgentIsToldWhoHoldsIt) {
+  TemporaryDirectory base;
+  Result<Fd> directory = open_run_directory(base.path());
+  ASSERT_TRUE(directory);
+  Result<Fd> first = lock_as_the_agent(directory->get(), base.path(), 1000);
+  ASSERT_TRUE(first);
+  testing::internal::CaptureStderr();
+  Result<Fd> second = lock_as_the_agent(directory->get(), base.path(), 20);
+  const std::string log = testing::internal::GetCapturedStderr();
+  ASSERT_FALSE(second);
+  const std::string holder = fmt::format("pid {}", ::getpid());
+  EXPECT_EQ(second.error().code, ErrorCode::kExists);
+  EXPECT_NE(second.error().message.find("another agent (" + holder + ") serves " + base.path()), std::string::npos)
+      << second.error().message;
+  EXPECT_NE(log.find("waiting for it to leave"), std::string::npos) << log;
+  EXPECT_NE(log.find(holder), std::string::npos) << log;
+  first->reset();
+  EXPECT_TRUE(lock_as_the_agent(directory->get(), base.path(), 20));
+}
+
+TEST(RunDirectory, AUnitIsNoLargerThanTheLargestCard) {
+  const std::vector<CardInfo> cards = {{.index = 0, .uuid = "a", .model = "Small", .memory_bytes = 8ll << 30},
+                                       {.index = 1, .uuid = "b", .model = "Large", .memory_bytes = 16ll << 30}};
+  for (int64_t unit : {1, 1024, 8192, 8193, 16384}) EXPECT_TRUE(check_unit(cards, unit).ok()) << unit;
+  Result<void> none = check_unit(cards, 16385);
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().message.find("--memory-unit-mib 16385 is more than any card here has (the largest, Large, has "
+                                      "16384 MiB)"),
+            std::string::npos)
+      << none.error().message;
+  EXPECT_TRUE(check_unit({}, 1 << 20).ok());
 }
 
 TEST(RunDirectory, OthersMayNotOwnOrWriteIt) {

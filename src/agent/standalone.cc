@@ -22,6 +22,7 @@
 #include "agent/metrics.h"
 #include "agent/node.h"
 #include "agent/nvml_cards.h"
+#include "agent/process.h"
 #include "agent/run_directory.h"
 #include "agent/server.h"
 #include "agent/start_agent.h"
@@ -29,14 +30,11 @@
 #include "agent/version.h"
 #include "agent/watchdog.h"
 #include "base/log.h"
+#include "base/output.h"
 
 namespace sluice::agent {
 namespace {
 
-// Exit codes, also in --help.
-constexpr int kExitFailed = 1;
-constexpr int kExitUsage = 2;
-constexpr int kExitOtherAgent = 3;
 constexpr int kLeavingAgentMs = 5000;  // how long a leaving agent of the same directory is waited for
 
 struct Options {
@@ -102,11 +100,8 @@ class Agent {
     Result<Fd> directory = open_run_directory(options_.node.run_directory);
     if (!directory) return std::move(directory.error());
     directory_ = std::move(*directory);
-    Result<Fd> lock = lock_file(directory_.get(), options_.node.run_directory, "agent.lock", kLeavingAgentMs);
-    if (!lock) {
-      if (lock.error().code != ErrorCode::kUnavailable) return std::move(lock.error());
-      return Error{ErrorCode::kExists, fmt::format("another agent serves {}", options_.node.run_directory)};
-    }
+    Result<Fd> lock = lock_as_the_agent(directory_.get(), options_.node.run_directory, kLeavingAgentMs);
+    if (!lock) return std::move(lock.error());
     lock_ = std::move(*lock);
     Result<std::unique_ptr<Cards>> cards = open_nvml_cards(options_.node.driver_directory);
     if (!cards) return std::move(cards.error());
@@ -181,7 +176,11 @@ int run_standalone(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
+    return finish_output("sluice-agent", app.exit(error) == 0 ? 0 : kExitUsage);
+  }
+  if (Result<void> fine = options.metrics.empty() ? Result<void>() : check_listen_address(options.metrics); !fine) {
+    fmt::print(stderr, "sluice-agent: --metrics {}\n", fine.error().message);
+    return kExitUsage;
   }
   if (options.debug) log::set_level(log::Level::kDebug);
   if (options.ready_fd >= 0) ::fcntl(options.ready_fd, F_SETFD, FD_CLOEXEC);
@@ -193,20 +192,14 @@ int run_standalone(int argc, char** argv) {
   if (options.node.guest_directory.empty()) options.node.guest_directory = default_guest_directory();
   if (options.node.card_lock_directory.empty()) options.node.card_lock_directory = default_card_lock_directory();
 
-  ::umask(022);
-  sigset_t handled;
-  sigemptyset(&handled);
-  for (int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&handled, signal);
-  pthread_sigmask(SIG_BLOCK, &handled, nullptr);  // before any thread: they inherit it
-  ::signal(SIGPIPE, SIG_IGN);
-  Fd signals(::signalfd(-1, &handled, SFD_CLOEXEC));
+  const sigset_t ends = prepare_process();
+  Fd signals(::signalfd(-1, &ends, SFD_CLOEXEC));
 
   Agent agent(options);
   Result<void> started = agent.start();
   if (!started) {
-    log::error(started.error().message);
     report_failure(options.ready_fd, started.error());
-    return started.error().code == ErrorCode::kExists ? kExitOtherAgent : kExitFailed;
+    return cannot_serve(started.error());
   }
   log::info("the agent is ready", {{"run_dir", options.node.run_directory}, {"pid", ::getpid()}, {"uid", ::geteuid()}});
   report_ready(options.ready_fd);

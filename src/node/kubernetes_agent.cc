@@ -17,6 +17,7 @@
 #include <filesystem>
 
 #include "agent/nvml_cards.h"
+#include "agent/process.h"
 #include "agent/run_directory.h"
 #include "agent/turn_host.h"
 #include "base/log.h"
@@ -29,8 +30,6 @@ namespace {
 
 constexpr int kLeavingAgentMs = 15'000;   // an agent of an older version may still be on its way out
 constexpr long kTmpfsMagic = 0x01021994;  // linux/magic.h
-constexpr int kExitFailed = 1;
-constexpr int kExitOtherAgent = 3;
 
 // Pages of grants lie in memory: a disk would be written ten times a second, and a reboot has to clear them.
 Result<void> make_tmpfs(const std::string& path) {
@@ -75,7 +74,7 @@ KubernetesAgent::KubernetesAgent(Options options, Fd front)
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       stop_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   // Without the front nothing can be served, and all that has to last is on disk: a new agent may start at once.
-  plugins_ = std::make_unique<PluginLink>(std::move(front), [this] { poke(); }, [] { ::_exit(kExitFailed); });
+  plugins_ = std::make_unique<PluginLink>(std::move(front), [this] { poke(); }, [] { ::_exit(agent::kExitFailed); });
 }
 
 ReplyMessage KubernetesAgent::answer(const CallMessage& call) {
@@ -119,11 +118,8 @@ Result<void> KubernetesAgent::open_cards() {
   Result<Fd> directory = agent::open_run_directory(options_.run_directory);
   if (!directory) return std::move(directory.error());
   directory_ = std::move(*directory);
-  Result<Fd> lock = agent::lock_file(directory_.get(), options_.run_directory, "agent.lock", kLeavingAgentMs);
-  if (!lock) {
-    if (lock.error().code != ErrorCode::kUnavailable) return std::move(lock.error());
-    return Error{ErrorCode::kExists, fmt::format("another agent serves {}", options_.run_directory)};
-  }
+  Result<Fd> lock = agent::lock_as_the_agent(directory_.get(), options_.run_directory, kLeavingAgentMs);
+  if (!lock) return std::move(lock.error());
   lock_ = std::move(*lock);
   Result<Driver> driver = find_driver({options_.driver_root, options_.driver_host_root});
   if (!driver) return std::move(driver.error());
@@ -257,12 +253,9 @@ int run_kubernetes(int argc, char** argv) {
   std::optional<Options> options = read_options(argc, argv, exit_code);
   if (!options) return exit_code;
   if (options->debug) log::set_level(log::Level::kDebug);
-  ::umask(022);
-  sigset_t handled;
-  sigemptyset(&handled);
-  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&handled, signal);
+  sigset_t handled = agent::prepare_process();
+  sigaddset(&handled, SIGCHLD);
   pthread_sigmask(SIG_BLOCK, &handled, nullptr);  // before any thread: they inherit it
-  ::signal(SIGPIPE, SIG_IGN);
   const char* front = std::getenv(kWorkerVariable);
   if (front == nullptr && !options->clean_up) {
     return Front({argv + 1, argv + argc}, options->kubelet_directory + "/device-plugins").run();
@@ -272,8 +265,7 @@ int run_kubernetes(int argc, char** argv) {
   if (options->clean_up) {
     Result<void> done = clean_up_and_wait(*options, signals.get());
     if (done) return 0;
-    log::error(done.error().message);
-    return kExitFailed;
+    return agent::cannot_serve(done.error());
   }
   Fd pair(static_cast<int>(std::strtol(front, nullptr, 10)));
   ::fcntl(pair.get(), F_SETFD, FD_CLOEXEC);
@@ -281,8 +273,7 @@ int run_kubernetes(int argc, char** argv) {
   ::prctl(PR_SET_NAME, "sluice-agent");  // started by way of /proc/self/exe, it would be called "exe"
   KubernetesAgent agent(*options, std::move(pair));
   if (Result<void> started = agent.start(); !started) {
-    log::error(started.error().message);
-    return started.error().code == ErrorCode::kExists ? kExitOtherAgent : kExitFailed;
+    return agent::cannot_serve(started.error());
   }
   log::info("the agent is ready", {{"node", options->node_name}, {"pid", ::getpid()}});
   agent.run(signals.get());

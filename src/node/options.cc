@@ -4,17 +4,56 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <filesystem>
 
 #include "agent/card_lock.h"
+#include "agent/metrics.h"
+#include "agent/process.h"
 #include "agent/protocol.h"
 #include "agent/version.h"
+#include "base/output.h"
+#include "kube/names.h"
 
 namespace sluice::node {
 namespace {
 
-constexpr int kExitUsage = 2;
+Result<void> check_directories(const Options& o) {
+  const std::pair<const char*, const std::string*> paths[] = {
+      {"--driver-root", &o.driver_root},       {"--driver-host-root", &o.driver_host_root},
+      {"--library-dir", &o.library_directory}, {"--state-dir", &o.state_directory},
+      {"--run-dir", &o.run_directory},         {"--kubelet-dir", &o.kubelet_directory},
+      {"--cdi-dir", &o.cdi_directory},         {"--card-lock-dir", &o.card_lock_directory}};
+  for (const auto& [option, path] : paths) {
+    // Empty: the root, whose slash has been taken off, or a default that is chosen later.
+    if (!path->empty() && path->front() != '/')
+      return invalid(fmt::format("{} '{}': expected an absolute path", option, *path));
+  }
+  // A pod that lacks the mount would otherwise register with nobody, and wait for ever.
+  std::error_code failed;
+  if (o.clean_up || std::filesystem::is_directory(o.kubelet_directory, failed)) return {};
+  return invalid(
+      fmt::format("--kubelet-dir '{}': there is no such directory; expected the kubelet's (its --root-dir), in a "
+                  "pod mounted at the same path",
+                  o.kubelet_directory));
+}
 
 }  // namespace
+
+Result<void> check_options(const Options& o) {
+  if (o.node_name.empty()) return invalid("which node is this? Set --node-name or NODE_NAME");
+  if (Result<void> fine = kube::check_subdomain_name("--node-name", o.node_name); !fine) return fine;
+  if (o.force && !o.clean_up)
+    return invalid(
+        "--force goes with --clean-up, which it lets go on although pods hold shares; leave it out to serve");
+  for (const std::string& name : o.exempt_namespaces) {
+    if (Result<void> fine = kube::check_label_name("--stranger-exempt-namespace", name); !fine) return fine;
+  }
+  if (!o.metrics_listen.empty()) {
+    if (Result<void> fine = agent::check_listen_address(o.metrics_listen); !fine)
+      return invalid("--metrics-listen " + fine.error().message);
+  }
+  return check_directories(o);
+}
 
 std::optional<Options> read_options(int argc, char** argv, int& exit_code) {
   Options o;
@@ -69,15 +108,14 @@ std::optional<Options> read_options(int argc, char** argv, int& exit_code) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    exit_code = app.exit(error) == 0 ? 0 : kExitUsage;
+    exit_code = finish_output("sluice-agent", app.exit(error) == 0 ? 0 : agent::kExitUsage);
     return std::nullopt;
   }
   auto wrong = [&](const std::string& text) {
     fmt::print(stderr, "sluice-agent: {}\n", text);
-    exit_code = kExitUsage;
+    exit_code = agent::kExitUsage;
     return std::nullopt;
   };
-  if (o.node_name.empty()) return wrong("which node is this? Set --node-name or NODE_NAME");
   if (!policy.empty()) {
     Result<uint32_t> number = agent::parse_policy_name(policy);
     if (!number) return wrong(number.error().message);
@@ -90,6 +128,7 @@ std::optional<Options> read_options(int argc, char** argv, int& exit_code) {
     while (!path->empty() && path->back() == '/') path->pop_back();
   }
   if (o.card_lock_directory.empty()) o.card_lock_directory = agent::default_card_lock_directory();
+  if (Result<void> fine = check_options(o); !fine) return wrong(fine.error().message);
   return o;
 }
 

@@ -37,6 +37,10 @@ struct Options {
   std::string card_lock_directory;
 };
 
+// What is wrong with the options taken together, one sentence that names the option. Looks at the kubelet's directory
+// and at nothing else of the machine.
+Result<void> check_options(const Options& options);
+
 // nullopt with an exit code: --help, --version or wrong usage, already answered.
 std::optional<Options> read_options(int argc, char** argv, int& exit_code);
 
