@@ -232,8 +232,11 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
   const bool is_run = !own.empty() && own[0] == "run";
   const std::string where = own.empty() || own[0].starts_with("-") ? "sluice" : "sluice " + own[0];
   if (own.empty()) return {std::nullopt, parser.app->help(), kExitUsage};
-  if (!own[0].starts_with("-") && !parser.is_command(own[0])) {
-    return problem(fmt::format("unknown command '{}'", own[0]), "sluice", false);
+  const bool answers_itself = own[0] == "-h" || own[0] == "--help" || own[0] == "--version";
+  if (!answers_itself && !parser.is_command(own[0])) {
+    return problem(own[0].starts_with("-") ? fmt::format("unknown option '{}'; options stand behind a command", own[0])
+                                           : fmt::format("unknown command '{}'", own[0]),
+                   "sluice", false);
   }
   if (own[0] == "demo") {
     const bool help = own.size() > 1 && (own[1] == "-h" || own[1] == "--help");
