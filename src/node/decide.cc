@@ -172,6 +172,16 @@ void KubernetesAgent::find_enforce_problem(const NodeFacts& facts, ReportInput& 
   };
   if (options_.delivery == DeliveryKind::kCdi) {
     if (Result<void> fine = check_cdi(facts.kubelet_version, facts.runtime); !fine) say("CdiOff", fine.error().message);
+    for (const LocalPodPtr& pod : pods_->all()) {
+      for (const auto& [name, state] : pod->states) {
+        if (!state.cdi_refused) continue;
+        say("CdiOff",
+            fmt::format("the container runtime did not take the CDI device of container {} of {}: it does not "
+                        "read specs from {} (containerd: cdi_spec_dirs); add that folder or start the agent "
+                        "with --delivery env",
+                        name, pod->pod.full_name(), options_.cdi_directory));
+      }
+    }
     std::lock_guard guard(observe_mutex_);
     const auto bare = std::find_if(mounted_.begin(), mounted_.end(), [](const auto& entry) { return !entry.second; });
     if (bare != mounted_.end()) {

@@ -8,6 +8,7 @@
 
 #include "agent/protocol.h"
 #include "base/log.h"
+#include "node/delivery.h"
 
 namespace sluice::node {
 namespace {
@@ -48,6 +49,11 @@ void read_states(const json::Object& status, LocalPod& out) {
       state.restarts = number_at(one, "restartCount");
       if (const json::Object* now = object_at(one, "state"); now != nullptr) {
         state.running = object_at(*now, "running") != nullptr;
+        if (const json::Object* waits = object_at(*now, "waiting"); waits != nullptr) {
+          // containerd: "CDI device injection failed: unresolvable CDI devices sluice.dev/grant=..."
+          const std::string message = text_at(*waits, "message");
+          state.cdi_refused = message.find("CDI") != std::string::npos && message.find(kCdiKind) != std::string::npos;
+        }
         if (const json::Object* ended = object_at(*now, "terminated"); ended != nullptr) {
           state.terminated = true;
           state.exit_code = number_at(*ended, "exitCode");

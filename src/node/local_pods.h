@@ -25,6 +25,7 @@ struct ContainerState {
   bool terminated = false;  // ended, and not to be started again where exit_code is 0 and it is an init container
   int64_t exit_code = 0;
   int64_t restarts = 0;
+  bool cdi_refused = false;  // waits because the runtime did not find or take its CDI device
 };
 
 struct LocalPod {

@@ -285,6 +285,22 @@ TEST(LocalPod, WishesComeFromTheSpecAlone) {
   EXPECT_FALSE(a->wishes.contains("y"));
 }
 
+TEST(LocalPod, ARuntimeThatDoesNotFindTheSpecIsSeen) {
+  auto waiting = [](const char* message) {
+    return json::Object{
+        {"containerStatuses",
+         json::Array{
+             json::Object{{"name", "x"}, {"state", json::Object{{"waiting", json::Object{{"message", message}}}}}}}}};
+  };
+  LocalPodPtr refused =
+      pod("a", {container("x", 4)}, {}, "",
+          waiting("failed to create containerd container: CDI device injection failed: unresolvable CDI "
+                  "devices sluice.dev/grant=g0123456789abcdef"));
+  EXPECT_TRUE(refused->states.at("x").cdi_refused);
+  LocalPodPtr other = pod("b", {container("x", 4)}, {}, "", waiting("unresolvable CDI devices nvidia.com/gpu=all"));
+  EXPECT_FALSE(other->states.at("x").cdi_refused);
+}
+
 TEST(Slots, SurviveTheDisk) {
   Slot slot;
   slot.id = 0x0123456789abcdef;

@@ -80,12 +80,27 @@ def first_use(cluster, node):
     cluster.wait_for(busy, 20, f"the Job on {node.name} uses its card")
 
 
+def waited_seconds(cluster, node, pod):
+    """How long the pod's threads have stood in a run queue so far: time that the machine took from them, by the kernel."""
+    import node_truth
+    uid = cluster.pod(pod)["metadata"]["uid"]
+    total = 0
+    for pid in node_truth.processes_of(node, uid):
+        for thread in Path(f"/proc/{pid}/task").glob("*"):
+            try:
+                total += int((thread / "schedstat").read_text().split()[1])
+            except OSError:
+                pass  # ended
+    return total / 1e9
+
+
 def hold(cluster, a, b, exclusive, shared):
     """The share while both Jobs run, by the cards' logs."""
     from demo_check import SECOND, Claim, judge_exclusive, judge_shared
     first_use(cluster, a)
     first_use(cluster, b)
     time.sleep(2)
+    waited = waited_seconds(cluster, a, exclusive)
     begin = time.monotonic_ns()
     end = begin + SECONDS * SECOND
     readings = {exclusive: [], shared: []}
@@ -97,9 +112,12 @@ def hold(cluster, a, b, exclusive, shared):
     inspect(cluster, b)
     time.sleep(max(0, (end - time.monotonic_ns()) / SECOND) + 0.05)
     claims = judge_exclusive(busy_log(cluster, a), readings[exclusive], begin, end, CARD_MIB)
-    # Alone the benchmark keeps a card 91 % busy; the pauses between are the host's, here shared with a whole cluster.
+    # Alone the benchmark keeps a card 91 % busy. The pauses between are the host's, which a whole cluster shares here: what
+    # its threads waited for a processor may be missing, no more.
     alone = busy_log(cluster, a).percent(begin, end)
-    claims[0] = Claim(f"exclusive pod: mean {alone:.2f} %, about 91 expected (84 to 94)", 84 <= alone <= 94)
+    lost = 100 * (waited_seconds(cluster, a, exclusive) - waited) / SECONDS
+    claims[0] = Claim(f"exclusive pod: mean {alone:.2f} %, about 91 expected (88 to 94, less {lost:.2f} that it waited for a processor)",
+                      88 - lost <= alone <= 94)
     claims += judge_shared(busy_log(cluster, b), readings[shared], begin, end, 30, CARD_MIB, 10)
     for claim in claims:
         print(f"{'ok   ' if claim.holds else 'WRONG'} {claim.text}")

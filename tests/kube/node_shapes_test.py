@@ -194,6 +194,24 @@ class Shapes:
         self.expect(pod, "c", 6)
         return "restricted Pod Security"
 
+    def user_namespace(self):
+        """hostUsers: false. Where the container runtime cannot do that the pod is refused, whatever the node's agent does."""
+        name = "user-namespace"
+        self.cluster.api.post("/api/v1/namespaces/default/pods", {"metadata": {"name": name}, "spec": {
+            "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "hostUsers": False, "containers": [ask("c", 6, 20, "cat /proc/self/uid_map; " + LOOK)],
+            "nodeSelector": {"kubernetes.io/hostname": self.node.name}}})
+
+        def refusal():
+            return [text for text in self.cluster.events_of(name) if "user namespace" in text or "idmap" in text]
+        self.cluster.wait_for(lambda: refusal() or self.cluster.pod(name)["status"]["phase"] in ("Succeeded", "Failed"), 60, "it ends or is refused")
+        if refusal():
+            self.cluster.delete_pod(name)
+            return f"user namespaces are not possible here: {refusal()[0]}"
+        pod = self.cluster.pod(name)
+        assert self.said(pod, "c")[1].split()[1] != "0", "the pod has a user namespace"
+        self.expect(pod, "c", 6)
+        return "user namespace (hostUsers: false)"
+
     def musl(self):
         """The driver, simulated or real, needs glibc; in a musl image without it CUDA says so, and nothing crashes."""
         container = ask("c", 6, 20, "card_probe --fill; echo status=$?")
@@ -207,7 +225,7 @@ class Shapes:
 
 
 CASES = ("several_containers", "init_containers", "sidecar", "several_cards", "memory_only", "share", "own_environment", "own_preload",
-         "own_volume", "writes_to_the_grant", "non_root", "read_only_root", "restricted", "musl")
+         "own_volume", "writes_to_the_grant", "non_root", "read_only_root", "restricted", "user_namespace", "musl")
 
 
 def main():
@@ -218,7 +236,8 @@ def main():
     probes = [images.probe(node_world.folder()), images.probe(node_world.folder(), "musl-gcc")]
     wrong = 0
     with InstalledCluster(images=probes) as cluster:
-        nodes = [cluster.add_sharing_node(name, mode) for name, mode in (("node-b", "core_mem"), ("node-m", "cgpu"), ("node-s", "share"))]
+        nodes = [cluster.add_sharing_node(name, mode, user_namespaces=name == "node-b")
+                 for name, mode in (("node-b", "core_mem"), ("node-m", "cgpu"), ("node-s", "share"))]
         cluster.install(count=CARDS)
         cluster.wait_allocatable(nodes[0], {GPU_MEM: str(CARD_UNITS * CARDS), GPU_CORE: str(100 * CARDS)})
         for node in nodes[1:]:

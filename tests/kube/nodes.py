@@ -34,31 +34,31 @@ KERNEL_SETTINGS = {"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/
                    "kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000"}
 
 
-def build_containerd():
-    """containerd, its shim and ctr as Go modules, cached by their versions; returns their folder."""
-    source = HERE / "containerd"
-    target = control_plane.cache_root() / f"containerd-{control_plane.content_key(source, ('go.mod', 'go.sum'))}"
-    if all((target / name).exists() for name in CONTAINERD_PROGRAMS):
+def build_programs(folder, programs):
+    """Programs of a Go module of this folder, cached by their versions; returns where they are."""
+    source = HERE / folder
+    target = control_plane.cache_root() / f"{folder}-{control_plane.content_key(source, ('go.mod', 'go.sum'))}"
+    if all((target / name).exists() for name in programs):
         return target
     if shutil.which("go") is None:
-        control_plane.fail("the program 'go' (1.26 or newer) is needed to build containerd; install Go and try again")
-    print("nodes: building containerd (minutes the first time)", file=sys.stderr, flush=True)
+        control_plane.fail(f"the program 'go' (1.26 or newer) is needed to build {folder}; install Go and try again")
+    print(f"nodes: building {folder} (minutes the first time)", file=sys.stderr, flush=True)
     started = time.monotonic()
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
     partial.mkdir(parents=True)
     result = subprocess.run(["go", "build", "-trimpath", "-ldflags=-s", "-tags", "no_btrfs no_devmapper no_zfs no_tracing",
                              "-o", f"{partial}/", "tool"], cwd=source)
     if result.returncode != 0:
-        control_plane.fail("building containerd failed")
+        control_plane.fail(f"building {folder} failed")
     partial.rename(target)
-    print(f"nodes: containerd built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    print(f"nodes: {folder} built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     return target
 
 
 class Node:
     """One machine of the cluster, as far as the cluster can tell."""
 
-    def __init__(self, cluster, name, number, labels=None, kubelet_settings=None):
+    def __init__(self, cluster, name, number, labels=None, kubelet_settings=None, cdi=True, user_namespaces=False):
         self.cluster = cluster
         self.name = name
         self.labels = labels or {}
@@ -67,7 +67,8 @@ class Node:
         self.address = f"192.0.2.{10 + number}"
         self.subnet = f"10.88.{number}.0/24"
         self.bridge = f"pods{number}"
-        self.kubelet_settings = kubelet_settings or {}
+        self.cdi, self.kubelet_settings = cdi, kubelet_settings or {}
+        self.runc = build_programs("runc", ["runc"]) / "runc" if user_namespaces else "runc"  # Debian's cannot do that
         self.boots = 0
         self.holder = self.containerd = self.kubelet = None
         self._prepare()
@@ -89,7 +90,7 @@ class Node:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"{value}\n")
         (self.folder / "config/containerd.toml").write_text(CONTAINERD_CONFIG.format(
-            cni=self.folder / "config/cni", pause=self.cluster.pause_image))
+            cni=self.folder / "config/cni", pause=self.cluster.pause_image, cdi=json.dumps(["/etc/cdi", "/var/run/cdi"] if self.cdi else ["/etc/no-cdi"]), runc=self.runc))
         (self.folder / "config/cni").mkdir()
         (self.folder / "config/cni/10-pods.conflist").write_text(json.dumps({
             "cniVersion": "1.0.0", "name": "pods", "plugins": [{
@@ -263,12 +264,13 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = "{pause}"
 [plugins."io.containerd.cri.v1.runtime"]
-  enable_cdi = true
+  cdi_spec_dirs = {cdi}
   restrict_oom_score_adj = true
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
     SystemdCgroup = false
+    BinaryName = "{runc}"
 [plugins."io.containerd.cri.v1.runtime".cni]
   bin_dirs = ["/usr/lib/cni"]
   conf_dir = "{cni}"
@@ -280,15 +282,16 @@ class NodeCluster(SluiceCluster):
 
     def __init__(self, images=(), **options):
         import images as test_images
-        self.containerd_programs = build_containerd()
+        self.containerd_programs = build_programs("containerd", CONTAINERD_PROGRAMS)
         self.real_nodes = []
         self.pause_image, pause = test_images.pause(node_world.folder())
         self.images = [pause, *images]
         # Pods reach the API server at the address of the Service "kubernetes".
         super().__init__(api_address=node_world.SERVICE_ADDRESS, api_port=443, **options)
 
-    def add_real_node(self, name, labels=None, start=True, kubelet_settings=None):
-        node = Node(self, name, len(self.real_nodes) + 1, labels, kubelet_settings)
+    def add_real_node(self, name, labels=None, start=True, **options):
+        """options: kubelet_settings, cdi, user_namespaces."""
+        node = Node(self, name, len(self.real_nodes) + 1, labels, **options)
         self.real_nodes.append(node)
         return node.start() if start else node
 
