@@ -6,49 +6,22 @@
 #include <set>
 #include <tuple>
 
+#include "agent/metric_families.h"
 #include "base/metrics_text.h"
 #include "node/enforcement.h"
 
 namespace sluice::node {
 namespace {
 
+using agent::CardFamily;
 using agent::CardStatus;
 using agent::GrantUse;
+using agent::ProcessFamily;
 using agent::ProcessStatus;
 
 double number(int64_t value) {
   return static_cast<double>(value);
 }
-
-// One family over all cards.
-struct CardFamily {
-  const char* name;
-  const char* help;
-  double (*value)(const CardStatus&);
-};
-
-constexpr CardFamily kCardFamilies[] = {
-    {"DCGM_CUSTOM_DEV_FB_TOTAL", "Memory of the card, MiB.", [](const CardStatus& c) { return number(c.memory_mib); }},
-    {"DCGM_CUSTOM_DEV_FB_ALLOCATED", "Share of the card's memory that is granted, 0 to 1.",
-     [](const CardStatus& c) { return c.units > 0 ? number(c.units - c.free_units) / number(c.units) : 0; }},
-    {"sluice_card_up", "1 while the card answers and is this agent's.",
-     [](const CardStatus& c) { return c.state == "ok" ? 1.0 : 0.0; }},
-    {"sluice_card_units", "Memory units of the card.", [](const CardStatus& c) { return number(c.units); }},
-    {"sluice_card_units_allocated", "Memory units of the card that are granted.",
-     [](const CardStatus& c) { return number(c.units - c.free_units); }},
-    {"sluice_card_core_allocated_percent", "Compute of the card that is granted, percent.",
-     [](const CardStatus& c) { return number(100 - c.free_core_percent); }},
-    {"sluice_card_memory_used_mib", "Memory in use on the card, by the driver, MiB.",
-     [](const CardStatus& c) { return number(c.used_mib); }},
-    {"sluice_card_utilisation_percent", "Busy time of the card, by the driver, percent.",
-     [](const CardStatus& c) { return c.utilisation_percent; }},
-    {"sluice_card_grants", "Containers that hold a part of the card.",
-     [](const CardStatus& c) { return number(c.grants); }},
-    {"sluice_card_turns", "1 while containers take turns on the card.",
-     [](const CardStatus& c) { return c.turns ? 1.0 : 0.0; }},
-    {"sluice_card_strangers", "Processes that use the card without a grant.",
-     [](const CardStatus& c) { return number(static_cast<int64_t>(c.strangers.size())); }},
-};
 
 // NVIDIA's names and units.
 constexpr CardFamily kDeviceFamilies[] = {
@@ -70,31 +43,17 @@ struct Holding {
 
 struct HoldingFamily {
   const char* name;
-  const char* type;
   const char* help;
   double (*value)(const Holding&);
-  bool needs_use;
 };
 
 constexpr HoldingFamily kHoldingFamilies[] = {
-    {"DCGM_CUSTOM_CONTAINER_CP_ALLOCATED", "gauge", "Compute granted to the container, 0 to 1; 0 = not limited.",
-     [](const Holding& h) { return number(h.container->whole_cards ? 0 : h.card->core_percent) / 100; }, false},
-    {"DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED", "gauge", "Memory granted to the container, MiB.",
-     [](const Holding& h) { return number(h.card->memory_mib); }, false},
-    {"sluice_container_units", "gauge", "Memory units granted to the container.",
-     [](const Holding& h) { return number(h.card->units); }, false},
-    {"sluice_container_memory_used_mib", "gauge", "What the card spends on the container, MiB.",
-     [](const Holding& h) { return number(h.use->used_mib); }, true},
-    {"sluice_container_memory_reserved_mib", "gauge", "What the container is charged, MiB.",
-     [](const Holding& h) { return number(h.use->reserved_mib); }, true},
-    {"sluice_container_utilisation_percent", "gauge", "Share of the card over the last second, percent.",
-     [](const Holding& h) { return h.use->utilisation_percent; }, true},
-    {"sluice_container_refused_allocations_total", "counter", "Allocations refused for the memory limit.",
-     [](const Holding& h) { return number(h.use->refused_allocations); }, true},
-    {"sluice_container_overruns_total", "counter", "Turns that were not given back in time.",
-     [](const Holding& h) { return number(h.use->overruns); }, true},
-    {"sluice_container_differences_total", "counter", "Differences found between the container's pages and the card.",
-     [](const Holding& h) { return number(h.use->tampering); }, true},
+    {"DCGM_CUSTOM_CONTAINER_CP_ALLOCATED", "Compute granted to the container, 0 to 1; 0 = not limited.",
+     [](const Holding& h) { return number(h.container->whole_cards ? 0 : h.card->core_percent) / 100; }},
+    {"DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED", "Memory granted to the container, MiB.",
+     [](const Holding& h) { return number(h.card->memory_mib); }},
+    {"sluice_container_units", "Memory units granted to the container.",
+     [](const Holding& h) { return number(h.card->units); }},
 };
 
 // One process of a container on one card.
@@ -104,30 +63,6 @@ struct ProcessRow {
   std::string pid;
 };
 
-struct ProcessFamily {
-  const char* name;
-  const char* type;
-  const char* help;
-  double (*value)(const ProcessStatus&);
-};
-
-constexpr ProcessFamily kProcessFamilies[] = {
-    {"DCGM_CUSTOM_PROCESS_SM_UTIL", "gauge", "Compute of the process by the driver's samples, percent.",
-     [](const ProcessStatus& p) { return p.utilisation_percent; }},
-    {"DCGM_CUSTOM_PROCESS_MEM_COPY_UTIL", "gauge", "Memory traffic of the process by the driver's samples, percent.",
-     [](const ProcessStatus& p) { return p.memory_copy_percent; }},
-    {"DCGM_CUSTOM_PROCESS_ENCODE_UTIL", "gauge", "Video encoder use of the process, percent.",
-     [](const ProcessStatus& p) { return p.encoder_percent; }},
-    {"DCGM_CUSTOM_PROCESS_DECODE_UTIL", "gauge", "Video decoder use of the process, percent.",
-     [](const ProcessStatus& p) { return p.decoder_percent; }},
-    {"DCGM_CUSTOM_PROCESS_MEM_USED", "gauge", "Memory of the process by the driver, MiB.",
-     [](const ProcessStatus& p) { return number(p.used_mib); }},
-    {"sluice_process_launches_total", "counter", "Units of work that the process has launched.",
-     [](const ProcessStatus& p) { return number(p.launches); }},
-    {"sluice_process_throttled_seconds_total", "counter", "Time that the process's threads waited at the gate.",
-     [](const ProcessStatus& p) { return p.throttled_seconds; }},
-};
-
 class Writer {
  public:
   explicit Writer(const NodeSnapshot& snapshot) : in_(snapshot) {}
@@ -135,15 +70,16 @@ class Writer {
   std::string write() {
     agent_families();
     if (!in_.node.cards.empty()) {
-      for (const CardFamily& family : kCardFamilies) card_family(family);
+      for (const CardFamily& family : agent::card_families()) card_family(family);
       for (const CardFamily& family : kDeviceFamilies) {
         if (in_.device_series) card_family(family);
       }
     }
     collect();
     for (const HoldingFamily& family : kHoldingFamilies) holding_family(family);
+    for (const agent::UseFamily& family : agent::use_families()) use_family(family);
     enforcement_families();
-    for (const ProcessFamily& family : kProcessFamilies) process_family(family);
+    for (const ProcessFamily& family : agent::process_families()) process_family(family);
     strangers_family();
     return out_.text();
   }
@@ -231,22 +167,32 @@ class Writer {
   }
 
   void holding_family(const HoldingFamily& family) {
+    if (!holdings_.empty()) out_.family(family.name, "gauge", family.help);
+    for (const Holding& holding : holdings_) sample(family.name, holding, family.value(holding));
+  }
+
+  void use_family(const agent::UseFamily& family) {
+    const std::string name = fmt::format("sluice_container_{}", family.suffix);
     bool begun = false;
     for (const Holding& holding : holdings_) {
-      if (family.needs_use && holding.use == nullptr) continue;
-      if (!begun) out_.family(family.name, family.type, family.help);
+      if (holding.use == nullptr) continue;
+      if (!begun) out_.family(name, family.type, family.help);
       begun = true;
-      out_.sample(family.name,
-                  {{"gpu", holding.index},
-                   {"UUID", holding.card->uuid},
-                   {"modelName", holding.model},
-                   {"Hostname", in_.node_name},
-                   {"node", in_.node_name},
-                   {"namespace", holding.container->name_space},
-                   {"pod", holding.container->pod},
-                   {"container", holding.container->container}},
-                  family.value(holding));
+      sample(name, holding, family.value(*holding.use));
     }
+  }
+
+  void sample(std::string_view name, const Holding& holding, double value) {
+    out_.sample(name,
+                {{"gpu", holding.index},
+                 {"UUID", holding.card->uuid},
+                 {"modelName", holding.model},
+                 {"Hostname", in_.node_name},
+                 {"node", in_.node_name},
+                 {"namespace", holding.container->name_space},
+                 {"pod", holding.container->pod},
+                 {"container", holding.container->container}},
+                value);
   }
 
   void enforcement_families() {
