@@ -9,6 +9,7 @@ itself name the same cards; no pod is failed by us; afterwards nothing is left."
 import random
 import sys
 import time
+from pathlib import Path
 
 import node_world
 
@@ -119,8 +120,28 @@ def check_ended(node, pod):
         assert totals == {limit}, f"{where}: totals {totals}, limit {limit}"
 
 
+def look_at_cards(node, now, seen):
+    """Who is on the cards by the cards' own word: each process on cards of its pod's record. seen: names of the pods met."""
+    import node_truth
+    by_uid = {pod["metadata"]["uid"]: pod for pod in now.values() if pod}
+    for pid, cards in node_truth.cards_in_use(node).items():
+        try:
+            text = Path(f"/proc/{pid}/cgroup").read_text()
+        except OSError:
+            continue  # ended meanwhile
+        pod = next((pod for uid, pod in by_uid.items() if uid in text), None)
+        if pod is None:
+            continue  # made after the list was taken
+        recorded = node_truth.recorded_cards(pod)
+        if not recorded:
+            continue  # listed before it was bound
+        assert set(cards) <= set(recorded), f"{pod['metadata']['name']}: the card has it on {cards}, recorded are {recorded}"
+        seen.add(pod["metadata"]["name"])
+
+
 def churn(cluster, node, count, seed):
     import node_truth
+    seen = set()
     rng = random.Random(seed)
     made = done = 0
     began = time.monotonic()
@@ -128,6 +149,7 @@ def churn(cluster, node, count, seed):
     while done < count:
         assert time.monotonic() < deadline, f"{done} of {count} pods after {time.monotonic() - began:.0f} s: {cluster.kubectl('get', 'pods').stdout[-1500:]}"
         now = pods(cluster)
+        look_at_cards(node, now, seen)
         for name, pod in now.items():
             phase = pod["status"].get("phase")
             if phase in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"]:
@@ -141,7 +163,9 @@ def churn(cluster, node, count, seed):
         time.sleep(0.3)
     cluster.wait_for(lambda: not pods(cluster), 60, "the pods are gone")
     node_truth.wait_nothing_left(cluster, node)
-    print(f"ok    churn of {count} random pods in {time.monotonic() - began:.0f} s: each saw what its record says, none was failed, nothing is left")
+    assert len(seen) >= count // 10, f"{len(seen)} of {count} pods were met on the cards"
+    print(f"ok    churn of {count} random pods in {time.monotonic() - began:.0f} s: record = environment = driver = limit in each container, "
+          f"the cards agree ({len(seen)} pods met on them), none was failed, nothing is left")
 
 
 def main():
