@@ -106,24 +106,37 @@ Result<Node::Choice> Node::choose(const GrantRequest& request) {
   return Choice{std::move(placed->placement), wanted->kind};
 }
 
+Node::PageLimits Node::limits_of(const Grant& grant, const GrantCard& card) const {
+  PageLimits limits;
+  const CardInfo& info = card.unit->info;
+  if (Result<std::vector<uint8_t>> uuid = parse_uuid(info.uuid); uuid) limits.uuid = std::move(*uuid);
+  limits.index = static_cast<uint32_t>(info.index);
+  limits.card_memory_bytes = static_cast<uint64_t>(info.memory_bytes);
+  limits.context_estimate_bytes = static_cast<uint64_t>(context_estimate_bytes(info.memory_bytes));
+  // Whole cards: no limit, the programs see the card as it is.
+  const bool whole = grant.record.kind == core::Kind::kWhole || !grant.record.enforced;
+  limits.memory_limit_bytes = whole ? 0 : static_cast<uint64_t>(card.share.memory_mib * kMib);
+  limits.policy = card.unit->policy_in_force;
+  limits.weight = static_cast<uint32_t>(grant.record.weight);
+  limits.flags = grant.record.high_priority ? page::kFlagHighPriority : 0;
+  return limits;
+}
+
 void Node::fill_page(Grant& grant) {
   for (uint32_t i = 0; i < grant.cards.size(); ++i) {
     const GrantCard& card = grant.cards[i];
     if (card.unit == nullptr) continue;
     page::GrantCard& page = grant.pages->card(i);
-    if (Result<std::vector<uint8_t>> uuid = parse_uuid(card.unit->info.uuid); uuid) {
-      std::copy(uuid->begin(), uuid->end(), page.uuid);
-    }
-    page.index = static_cast<uint32_t>(card.unit->info.index);
-    page.card_memory_bytes = static_cast<uint64_t>(card.unit->info.memory_bytes);
-    page.context_estimate_bytes = static_cast<uint64_t>(context_estimate_bytes(card.unit->info.memory_bytes));
-    // Whole cards: no limit, the programs see the card as it is.
-    const bool whole = grant.record.kind == core::Kind::kWhole || !grant.record.enforced;
-    page.memory_limit_bytes.store(whole ? 0 : static_cast<uint64_t>(card.share.memory_mib * kMib));
+    const PageLimits limits = limits_of(grant, card);
+    std::copy(limits.uuid.begin(), limits.uuid.end(), page.uuid);
+    page.index = limits.index;
+    page.card_memory_bytes = limits.card_memory_bytes;
+    page.context_estimate_bytes = limits.context_estimate_bytes;
+    page.memory_limit_bytes.store(limits.memory_limit_bytes);
     page.core_permille.store(share_of(grant, card).core_permille);
-    page.policy.store(card.unit->policy_in_force);
-    page.weight.store(static_cast<uint32_t>(grant.record.weight));
-    page.flags.store(grant.record.high_priority ? page::kFlagHighPriority : 0);
+    page.policy.store(limits.policy);
+    page.weight.store(limits.weight);
+    page.flags.store(limits.flags);
     page.limits_version.fetch_add(1);
   }
   grant.pages->header().heartbeat_ns.store(monotonic_ns());

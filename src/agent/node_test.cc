@@ -383,6 +383,54 @@ TEST_F(NodeTest, AUsageFileThatATenantCutsOrFillsWithNonsenseHarmsNobody) {
   EXPECT_TRUE(ListAnswer::from_json(list.to_json()).ok()) << "nothing in it breaks the protocol";
 }
 
+// Containers have the page read-only; the agent's own user has the file.
+TEST_F(NodeTest, AGrantPageThatSomebodyElseWroteIsPutRightAndReported) {
+  FakeCards cards(1);
+  auto node = make_node(cards);
+  Result<GrantAnswer> answer = node->grant(kSelf, share(2, 30, "a"));
+  ASSERT_TRUE(answer);
+  node->probe(monotonic_ns());
+  EXPECT_TRUE(node->list(kSelf).events.empty());
+  Fd file(::open((answer->grant_directory + "/page").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_TRUE(file.valid());
+  const auto at = [](size_t field) { return static_cast<off_t>(sizeof(page::GrantHeader) + field); };
+  const auto word = [&](size_t field, auto value) {
+    EXPECT_EQ(::pread(file.get(), &value, sizeof value, at(field)), static_cast<ssize_t>(sizeof value));
+    return value;
+  };
+  const auto write = [&](size_t field, auto value) {
+    EXPECT_EQ(::pwrite(file.get(), &value, sizeof value, at(field)), static_cast<ssize_t>(sizeof value));
+  };
+  // The keeper's first words.
+  ASSERT_TRUE(eventually([&] { return word(offsetof(page::GrantCard, heartbeat_ns), uint64_t{0}) != 0; }));
+  const auto limit = word(offsetof(page::GrantCard, memory_limit_bytes), uint64_t{0});
+  const auto gate = word(offsetof(page::GrantCard, gate), uint32_t{0});
+  write(offsetof(page::GrantCard, memory_limit_bytes), uint64_t{31} << 30);
+  node->probe(monotonic_ns());
+  EXPECT_EQ(word(offsetof(page::GrantCard, memory_limit_bytes), uint64_t{0}), limit);
+  write(offsetof(page::GrantCard, core_permille), uint32_t{0});
+  write(offsetof(page::GrantCard, context_estimate_bytes), uint64_t{0});
+  node->probe(monotonic_ns());
+  EXPECT_EQ(word(offsetof(page::GrantCard, core_permille), uint32_t{0}), 300u);
+  EXPECT_GT(word(offsetof(page::GrantCard, context_estimate_bytes), uint64_t{0}), 0u);
+  write(offsetof(page::GrantCard, gate), gate ^ page::kGateFree);
+  node->probe(monotonic_ns());
+  EXPECT_EQ(word(offsetof(page::GrantCard, gate), uint32_t{0}) & page::kGateFree, gate & page::kGateFree);
+  const ListAnswer list = node->list(kSelf);
+  EXPECT_GE(list.grants[0].use[0].tampering, 3);
+  ASSERT_FALSE(list.events.empty());
+  EXPECT_EQ(list.events[0].what, "tampering");
+  EXPECT_NE(list.events[0].text.find("the memory limit was 31744 MiB and is 2097 MiB again"), std::string::npos)
+      << list.events[0].text;
+  // Our own changes are none of somebody else's.
+  const size_t events = list.events.size();
+  ASSERT_TRUE(node->set(kSelf, {"a", 3, 50, 2, true}));
+  ASSERT_TRUE(node->set_policy(kSelf, {page::kPolicyWeighted, ""}));
+  ASSERT_TRUE(node->grant(kSelf, share(2, 30, "b")));
+  for (int i = 0; i < 3; ++i) watch(*node, cards);
+  EXPECT_EQ(node->list(kSelf).events.size(), events);
+}
+
 TEST_F(NodeTest, ProcessesWithoutAGrantAreReported) {
   FakeCards cards(1);
   auto node = make_node(cards);

@@ -187,6 +187,7 @@ void Node::publish(Grant& grant, size_t index) {
 
 void Node::probe_grant(Grant& grant, uint64_t now_ns) {
   if (!grant.pages) return;
+  mend_page(grant);
   if (!grant.pages->usage_intact()) {
     event("tampering", fmt::format("grant '{}' ({}) changed the size of its usage file; it is put right",
                                    grant.record.name, grant_id_text(grant.record.id)));
@@ -238,7 +239,9 @@ void Node::probe(uint64_t now_ns) {
   for (uint64_t id : ended) end_grant(id, "its processes have ended");
   for (auto& unit : units_) {
     if (!unit->keeper) continue;
-    for (const TurnReport& report : unit->keeper->report()) {
+    const std::vector<TurnReport> reports = unit->keeper->report();
+    mend_shares(*unit, reports);
+    for (const TurnReport& report : reports) {
       auto entry = grants_.find(report.id);
       if (entry == grants_.end()) continue;
       for (GrantCard& card : entry->second->cards) {

@@ -21,7 +21,7 @@ uint64_t counted_for(const SlotImage& image) {
 
 SlotWatch::Found SlotWatch::look(uint64_t now_ns, const std::vector<SlotOwner>& owners, const SlotImages& images) {
   Found found;
-  std::array<const SlotOwner*, page::kMaxProcesses> owner_of{};
+  Owners owner_of{};
   for (const SlotOwner& owner : owners) {
     if (owner.slot < page::kMaxProcesses) owner_of[owner.slot] = &owner;
   }
@@ -33,8 +33,10 @@ SlotWatch::Found SlotWatch::look(uint64_t now_ns, const std::vector<SlotOwner>& 
     if (owner_of[i] != nullptr) {
       if (slot.state != State::kOwned || slot.pid != owner_of[i]->pid) {
         if (slot.state == State::kOwned) found.died = true;  // another process took the slot between two looks
+        if (slot.state != State::kEmpty) remember_elsewhere(now_ns, i, owner_of, images);
         slot.pid = owner_of[i]->pid;
         slot.used = kUnknownBytes;
+        slot.counted = 0;
         slot.correction = 0;
         slot.state = State::kOwned;
       }
@@ -62,6 +64,21 @@ SlotWatch::Found SlotWatch::look(uint64_t now_ns, const std::vector<SlotOwner>& 
   }
   settle_dead(now_ns, 0, nullptr, found);
   return found;
+}
+
+// A slot whose page was emptied can be claimed before its last process is off the card. What that one left is charged
+// at a slot that nobody uses.
+void SlotWatch::remember_elsewhere(uint64_t now_ns, uint32_t from, const Owners& owner_of, const SlotImages& images) {
+  const Slot& old = slots_[from];
+  if (old.pid == 0 || (old.used <= 0 && old.counted == 0)) return;
+  for (uint32_t i = page::kMaxProcesses; i-- > 0;) {
+    if (slots_[i].state != State::kEmpty || owner_of[i] != nullptr || images[i].live) continue;
+    slots_[i] = old;
+    slots_[i].image = {};
+    if (old.state == State::kOwned) slots_[i].dead_since_ns = now_ns;
+    slots_[i].state = State::kDead;
+    return;
+  }
 }
 
 void SlotWatch::settle_dead(uint64_t now_ns, uint64_t started_ns, const CardReading* reading, Found& found) {

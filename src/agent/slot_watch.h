@@ -86,6 +86,8 @@ class SlotWatch {
     uint64_t counted = 0;  // what its programs counted for it while it lived, last look
     SlotImage image;
   };
+  using Owners = std::array<const SlotOwner*, page::kMaxProcesses>;
+  void remember_elsewhere(uint64_t now_ns, uint32_t from, const Owners& owner_of, const SlotImages& images);
   void settle_dead(uint64_t now_ns, uint64_t started_ns, const CardReading* reading, Found& found);
 
   std::array<Slot, page::kMaxProcesses> slots_{};

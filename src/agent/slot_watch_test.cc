@@ -85,6 +85,24 @@ TEST(SlotWatch, TheTallyCountsWhereThePageWasEmptied) {
   EXPECT_FALSE(watch.any_waiting());
 }
 
+TEST(SlotWatch, WhatAProcessLeftIsChargedThoughAnotherHasItsSlot) {
+  SlotWatch watch;
+  SlotImages emptied{};
+  emptied[0].tally_bytes = 512 * kMib;
+  watch.look(10 * kMs, {{0, 42}}, emptied);
+  emptied[0].tally_bytes = 64 * kMib;
+  EXPECT_TRUE(watch.look(20 * kMs, {{0, 43}}, emptied).died);
+  EXPECT_EQ(watch.charged_bytes(), (512 + 64) * kMib);
+  EXPECT_TRUE(watch.any_waiting());
+  EXPECT_TRUE(watch.holds(42));
+  watch.card_read(40 * kMs, 30 * kMs, reading_of({{42, 530 * kMib}, {43, 64 * kMib}}), emptied);
+  watch.look(45 * kMs, {{0, 43}}, emptied);
+  EXPECT_EQ(watch.charged_bytes(), (530 + 64) * kMib);
+  watch.card_read(60 * kMs, 50 * kMs, reading_of({{43, 64 * kMib}}), emptied);
+  EXPECT_EQ(watch.charged_bytes(), 64 * kMib);
+  EXPECT_FALSE(watch.any_waiting());
+}
+
 TEST(SlotWatch, TheHoldEndsAfterTwoSecondsWhateverTheCardSays) {
   SlotWatch watch;
   const SlotImages page = page_with({{7, 10 * kMib}});
@@ -122,6 +140,8 @@ TEST(SlotWatch, ASlotTakenOverBetweenTwoLooksStartsAnew) {
   EXPECT_TRUE(watch.look(30 * kMs, {{0, 43}}, page).died);
   EXPECT_EQ(watch.correction_bytes(0), 0u);
   EXPECT_TRUE(watch.holds(43));
+  EXPECT_TRUE(watch.holds(42)) << "the card may not have freed it yet";
+  watch.card_read(50 * kMs, 40 * kMs, reading_of({{43, 50 * kMib}}), page);
   EXPECT_FALSE(watch.holds(42));
 }
 

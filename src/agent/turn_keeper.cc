@@ -336,6 +336,12 @@ std::vector<TurnReport> TurnKeeper::report() {
     report.holds_turn = arbiter_.holder() == static_cast<int>(i);
     report.active = arbiter_.is_active(i, now_ns);
     report.counters = arbiter_.counters(i);
+    std::atomic<uint32_t>& gate = members_[i]->container.grant->gate;
+    if (members_[i]->gate != ~0u && gate.load() != members_[i]->gate) {
+      gate.store(members_[i]->gate);
+      host_.wake(&gate);
+      report.gate_mended = true;
+    }
     reports.push_back(report);
   }
   return reports;

@@ -65,6 +65,7 @@ struct TurnReport {
   bool holds_turn = false;
   bool active = false;  // used the card within 100 ms
   core::ArbiterCounters counters;
+  bool gate_mended = false;  // somebody else had written to the gate word since the last report
 };
 
 class TurnKeeper {

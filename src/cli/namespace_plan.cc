@@ -52,11 +52,16 @@ Result<NamespacePlan> plan_namespace(const agent::GrantAnswer& grant, const Driv
     const std::filesystem::path folder = std::filesystem::path(plan.preloads[0].source).parent_path();
     plan.preloads.push_back({folder / kPreloadShim, kPreloadShim});
   }
-  // A user's own agent lives in a folder of that user, where the command could reach its socket. /run/sluice is covered
-  // anyway; a folder chosen by hand may hold other things and is left alone.
+  // A user's own agent lives in a folder of that user, where the command could reach its socket, and write the grant
+  // page and records that this user's agent has written. /run/sluice is covered anyway; a folder chosen by hand may
+  // hold other things, so only what is the agent's is hidden there.
   const bool covered = agent_directory.empty() || agent_directory.starts_with("/run/sluice");
   const std::string last = std::filesystem::path(agent_directory).filename();
-  if (!covered && (last == "sluice" || last.starts_with("sluice-"))) plan.hidden.push_back(agent_directory);
+  if (!covered && (last == "sluice" || last.starts_with("sluice-"))) {
+    plan.hidden.push_back(agent_directory);
+  } else if (!covered) {
+    for (const char* own : {"/grants", "/records"}) plan.hidden.push_back(agent_directory + own);
+  }
   return plan;
 }
 

@@ -194,7 +194,8 @@ TEST(NamespacePlan, CoversEachFileOnceAndHidesAUsersAgent) {
   EXPECT_EQ(plan->covers.size(), 4u);  // two files of each library
   EXPECT_EQ(plan->hidden, (std::vector<std::string>{"/tmp/sluice-1000"}));
   EXPECT_TRUE(plan_namespace(place.grant, place.found, Delivery::kBindMount, "/run/sluice")->hidden.empty());
-  EXPECT_TRUE(plan_namespace(place.grant, place.found, Delivery::kBindMount, "/srv/node-a")->hidden.empty());
+  EXPECT_EQ(plan_namespace(place.grant, place.found, Delivery::kBindMount, "/srv/node-a")->hidden,
+            (std::vector<std::string>{"/srv/node-a/grants", "/srv/node-a/records"}));
 }
 
 TEST(NamespacePlan, AnAnswerWithoutLibrariesIsNoPlan) {
