@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -23,6 +24,23 @@ int left_ms(Clock::time_point deadline) {
   return left > 0 ? static_cast<int>(left) : 0;
 }
 
+constexpr int kPatienceMs = 1000;  // before a silent agent's state is looked at
+
+// The process that listens at the socket.
+int64_t peer_pid(int socket) {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 ? peer.pid : 0;
+}
+
+// Stopped by a signal or a debugger.
+bool is_stopped(int64_t pid) {
+  Result<std::string> text = read_file(fmt::format("/proc/{}/stat", pid), 8192);
+  const size_t close = text ? text->rfind(')') : std::string::npos;  // the command before it may hold anything
+  return close != std::string::npos && close + 2 < text->size() &&
+         ((*text)[close + 2] == 'T' || (*text)[close + 2] == 't');
+}
+
 Error no_agent(const std::string& directory) {
   return unavailable(
       fmt::format("no agent answers at {}/{}; `sluice run` starts one, or start sluice-agent", directory, kSocketName));
@@ -31,7 +49,7 @@ Error no_agent(const std::string& directory) {
 }  // namespace
 
 // kNotFound: nobody is there. kUnavailable: somebody was there and left before saying hello.
-Result<Client> Client::try_connect(const std::string& run_directory, int timeout_ms) {
+Result<Client> Client::try_connect(const std::string& run_directory, int timeout_ms, bool& stopped) {
   Fd directory(::open(run_directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory.valid()) return errno_error("cannot open the run directory", run_directory, errno);
   Result<int> fd = connect_socket(directory.get(), kSocketName);
@@ -48,7 +66,9 @@ Result<Client> Client::try_connect(const std::string& run_directory, int timeout
   client.socket_ = Fd(*fd);
   client.run_directory_ = run_directory;
   client.timeout_ms_ = timeout_ms;
+  client.agent_pid_ = peer_pid(client.socket_.get());
   Result<json::Object> answer = client.call(Op::kHello, {});
+  stopped = client.stopped_;
   if (!answer) return std::move(answer.error());
   Result<HelloAnswer> hello = HelloAnswer::from_json(*answer);
   if (!hello) return std::move(hello.error()).wrap("the agent's hello");
@@ -62,14 +82,16 @@ Result<Client> Client::connect(const ConnectOptions& options) {
     directory = variable;
   if (directory.empty()) {
     // A root agent serves everybody; this user's own is for machines without one.
-    Result<Client> root = try_connect(root_run_directory(), options.timeout_ms);
-    if (root) return root;
+    bool root_stopped = false;
+    Result<Client> root = try_connect(root_run_directory(), options.timeout_ms, root_stopped);
+    if (root || root_stopped) return root;
     directory = default_run_directory();
   }
   auto deadline = Clock::now() + std::chrono::milliseconds(options.timeout_ms);
   while (true) {
-    Result<Client> client = try_connect(directory, options.timeout_ms);
-    if (client) return client;
+    bool stopped = false;
+    Result<Client> client = try_connect(directory, options.timeout_ms, stopped);
+    if (client || stopped) return client;
     const ErrorCode code = client.error().code;
     if (code != ErrorCode::kNotFound && code != ErrorCode::kUnavailable) return client;
     if (!options.start && code == ErrorCode::kNotFound) return no_agent(directory);
@@ -86,7 +108,7 @@ Result<Client> Client::connect(const ConnectOptions& options) {
     start.program = options.agent_program;
     start.arguments = options.agent_arguments;
     start.timeout_ms = left_ms(deadline);
-    start.answers = [&] { return try_connect(directory, left_ms(deadline)).ok(); };
+    start.answers = [&] { return try_connect(directory, left_ms(deadline), stopped).ok(); };
     Result<void> started = start_agent(start);
     if (!started) return std::move(started.error());
   }
@@ -102,7 +124,7 @@ Result<void> Client::send_line(const std::string& line) {
       continue;
     }
     if (errno == EINTR) continue;
-    if (errno != EAGAIN) return unavailable("the agent hung up");
+    if (errno != EAGAIN) return hang_up();
     pollfd waiting{socket_.get(), POLLOUT, 0};
     if (::poll(&waiting, 1, left_ms(deadline)) == 0) return unavailable("the agent does not read its socket");
   }
@@ -120,17 +142,30 @@ Result<std::string> Client::read_line() {
     }
     if (buffered_.size() > kMaxLineBytes) return internal("the agent's answer is longer than a line may be");
     pollfd waiting{socket_.get(), POLLIN, 0};
-    int ready = ::poll(&waiting, 1, left_ms(deadline));
+    int ready = ::poll(&waiting, 1, std::min(left_ms(deadline), kPatienceMs));
     if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0 && is_stopped(agent_pid_)) {
+      stopped_ = true;
+      return unavailable(
+          fmt::format("the agent (pid {0}) did not answer: it is stopped; continue it (kill -CONT {0}) or "
+                      "end it (kill -KILL {0}), running programs keep their limits",
+                      agent_pid_));
+    }
+    if (ready == 0 && left_ms(deadline) > 0) continue;
     if (ready == 0) {
-      return unavailable(fmt::format("the agent (pid {}) did not answer within {} ms", hello_.pid, timeout_ms_));
+      return unavailable(fmt::format("the agent (pid {}) did not answer within {} ms", agent_pid_, timeout_ms_));
     }
     char buffer[16384];
     ssize_t got = ::recv(socket_.get(), buffer, sizeof(buffer), 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return unavailable("the agent hung up");
+    if (got <= 0) return hang_up();
     buffered_.append(buffer, static_cast<size_t>(got));
   }
+}
+
+Error Client::hang_up() {
+  hung_up_ = true;
+  return unavailable("the agent hung up");
 }
 
 Result<json::Object> Client::call(Op op, json::Object arguments) {

@@ -31,6 +31,8 @@ class Client {
 
   const HelloAnswer& agent() const { return hello_; }
   const std::string& run_directory() const { return run_directory_; }
+  // True after a call during which the agent ended: the next one may have written down what was asked.
+  bool hung_up() const { return hung_up_; }
 
   Result<GrantAnswer> grant(const GrantRequest& request);
   // `grant` is an id or a unique name, here and below. Release is for uid 0 and the grant's owner; processes that still
@@ -52,7 +54,9 @@ class Client {
   Result<json::Object> call(Op op, json::Object arguments);
   Result<void> send_line(const std::string& line);
   Result<std::string> read_line();
-  static Result<Client> try_connect(const std::string& run_directory, int timeout_ms);
+  Error hang_up();
+  // stopped: somebody listens who cannot answer before he is continued.
+  static Result<Client> try_connect(const std::string& run_directory, int timeout_ms, bool& stopped);
 
   Fd socket_;
   std::string run_directory_;
@@ -60,6 +64,9 @@ class Client {
   HelloAnswer hello_;
   int64_t next_id_ = 1;
   int timeout_ms_ = 10000;
+  int64_t agent_pid_ = 0;  // by the kernel's word
+  bool hung_up_ = false;
+  bool stopped_ = false;
 };
 
 }  // namespace sluice::agent

@@ -23,6 +23,7 @@ namespace sluice::cli {
 namespace {
 
 constexpr int kGiveBackMs = 500;
+constexpr int kAskAgain = 3;
 constexpr size_t kManifestBytesMax = 4u << 20;
 
 Result<std::string> read_manifest(const std::string& path) {
@@ -72,6 +73,24 @@ Result<NamespacePlan> plan(const agent::Client& client, const agent::GrantAnswer
   return plan_namespace(grant, find_driver_files(search), delivery, client.run_directory());
 }
 
+// An agent that ends between its hello and its answer is replaced, and asked again. Its successor keeps what was
+// written down, perhaps this very grant, which nobody has seen yet.
+Result<agent::GrantAnswer> ask(const Options& options, agent::Client& client, const agent::GrantRequest& request) {
+  auto grant = client.grant(request);
+  for (int again = 0; !grant && client.hung_up() && again < kAskAgain; ++again) {
+    auto next = connect(options, true);
+    if (!next) return std::move(next).error();
+    client = std::move(*next);
+    if (auto list = client.list(); list) {
+      for (const agent::GrantStatus& left : list->grants) {
+        if (left.runner_pid == getpid()) static_cast<void>(client.release(left.id, true));
+      }
+    }
+    grant = client.grant(request);
+  }
+  return grant;
+}
+
 // Tells the agent that the command has ended, so that the next command need not wait until it notices. Processes left
 // behind keep the grant, and an agent that does not answer finds out by itself.
 void give_back(const std::string& agent_directory, const std::string& grant) {
@@ -96,7 +115,7 @@ int run(const Options& options) {
   if (request->name.empty()) request->name = default_name(job->command[0], getpid());
   auto client = connect(options, true);
   if (!client) return fail("run", client.error());
-  auto grant = client->grant(*request);
+  auto grant = ask(options, *client, *request);
   if (!grant) return fail("run", grant.error());
   for (const std::string& sentence : grant->notes) note(options.run, sentence);
 

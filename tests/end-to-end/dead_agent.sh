@@ -12,6 +12,12 @@ one_sentence "sluice run: "
 SLUICE_AGENT=$work/none expect 123 sluice run --gpu-mem 10 -- true
 one_sentence "$work/none"
 sluice run --gpu-mem 10 -- true
-kill -STOP "$(agent_pid)"
+agent=$(agent_pid)
+kill -STOP "$agent"
+before=$(now_ms)
 expect 123 sluice run --gpu-mem 10 -- true
-one_sentence "sluice run: " "did not answer"
+one_sentence "sluice run: " "did not answer: it is stopped" "continue it (kill -CONT $agent)"
+took=$(($(now_ms) - before))
+[ "$took" -lt 5000 ] || fail "a stopped agent was reported after $took ms"
+kill -CONT "$agent"
+expect 0 sluice run --gpu-mem 10 -- true

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The agent leaves when idle. Runs that come just then, over and over, start a new one or are still served: none fails.
+# The agent leaves when idle, or is killed. Runs that come just then, over and over, start a new one or are still served:
+# none fails, and none leaves a share taken.
 source "$(dirname "$0")/common.sh"
 
 cat >"$work/agent" <<TEXT
@@ -15,3 +16,13 @@ done
 until_is 5000 "" agent_pids
 # Every agent says when it is ready, in a log that they share.
 [ "$(grep -c "the agent is ready" "$work/node/run/agent.log")" -gt 1 ] || fail "the agent never left; this test showed nothing"
+
+# Killed at any moment of a run's start.
+for pause in 0 0.002 0.004 0.006 0.008 0.010 0.012 0.015 0.020 0.030; do
+  sluice run --gpu-mem 10 -- true
+  background run sluice run --gpu-mem 20 -- true
+  sleep "$pause"
+  kill -KILL $(agent_pids) 2>/dev/null || true
+  wait "$pid" || fail "killed $pause s after its start: $(cat "$work/run.err")"
+  until_is 10000 31 free_units
+done
