@@ -149,3 +149,5 @@ share_is() {
 
 # The command of a runner started by `background`.
 program_of() { pgrep -P "$1" | head -n 1; }
+
+descendants() { local child; for child in $(pgrep -P "$1"); do descendants "$child"; echo "$child"; done; }

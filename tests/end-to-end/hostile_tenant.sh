@@ -18,8 +18,6 @@ sleep 2.5  # the card is read once a second
 figures=$(neighbour_figures)
 [ "$figures" != "[]" ] || fail "the neighbour is not shown"
 
-descendants() { local child; for child in $(pgrep -P "$1"); do descendants "$child"; echo "$child"; done; }
-
 unharmed() {
   [ "$(agent_pid)" = "$agent" ] || fail "$1: the agent is another or gone"
   kill -0 "$program" 2>/dev/null || fail "$1: the neighbour's program is gone"
