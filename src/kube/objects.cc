@@ -174,7 +174,7 @@ std::vector<core::Card> equal_cards(const json::Object& capacity, const NodeSett
   int64_t count = whole_quantity(capacity, core::kLabelCardCount).value_or(0);
   int64_t units = whole_quantity(capacity, core::kResourceMemory).value_or(0);
   std::vector<core::Card> cards;
-  if (count < 1 || count > core::kMaxCardsPerNode || units < count) return cards;
+  if (count < 1 || count > core::kMaxCardsPerNode || units < count || units / count > core::kMaxUnits) return cards;
   for (int32_t i = 0; i < count; ++i) {
     cards.push_back(core::make_card(i, "", "", units / count * settings.unit_mib, settings.unit_mib));
   }

@@ -65,6 +65,15 @@ TEST(DecodeNode, CardsComeFromTheAgentOrFromTheSum) {
   EXPECT_EQ(bare->node.cards[1].units, 31);
 }
 
+TEST(DecodeNode, MoreUnitsThanACardCanHaveAreNoCards) {
+  json::Value object = *json::parse(
+      R"({"metadata":{"name":"a"},"status":{"capacity":{"aliyun.com/gpu-mem":"9000000000000000000",
+          "aliyun.com/gpu-count":"1"}}})");
+  Result<NodeDescription> node = decode_node(object, {});
+  ASSERT_TRUE(node.ok());
+  EXPECT_TRUE(node->node.cards.empty());
+}
+
 // The API server writes 1000 as 1k.
 TEST(DecodeNode, QuantitiesInTheirShortestForm) {
   json::Value object = *json::parse(
