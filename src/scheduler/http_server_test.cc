@@ -150,6 +150,16 @@ TEST_F(Tls, ClientsAreKnownByTheirCertificate) {
   EXPECT_EQ(raw((*server)->port(), "GET / HTTP/1.1\r\n\r\n").find("HTTP/1.1 200"), std::string::npos);
 }
 
+// Of several common names the last one counts, as for the API server and for whoever approved the certificate (Go).
+TEST_F(Tls, TheLastOfSeveralCommonNamesCounts) {
+  issue("client", "kube-scheduler/CN=somebody");
+  auto server = HttpServer::start(options(), echo());
+  ASSERT_TRUE(server.ok()) << server.error().message;
+  Result<kube::HttpResponse> response = kube::HttpClient(endpoint(**server, true)).send({});
+  ASSERT_TRUE(response.ok()) << response.error().message;
+  EXPECT_EQ(response->body, "GET / somebody ");
+}
+
 TEST_F(Tls, AnotherNameInTheCertificateCanBeExpected) {
   shell(
       "sed -i 's/IP:127.0.0.1/DNS:sluice.test/' ext; openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key "

@@ -112,8 +112,15 @@ std::string Stream::peer_name() const {
   if (!ssl_ || SSL_get_verify_result(ssl_.get()) != X509_V_OK) return "";
   X509* certificate = SSL_get0_peer_certificate(ssl_.get());
   if (certificate == nullptr) return "";
-  char name[256] = "";
-  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate), NID_commonName, name, sizeof(name));
+  const X509_NAME* subject = X509_get_subject_name(certificate);
+  int last = -1;
+  for (int at = -1; (at = X509_NAME_get_index_by_NID(subject, NID_commonName, at)) >= 0;) last = at;
+  if (last < 0) return "";
+  unsigned char* text = nullptr;
+  const int size = ASN1_STRING_to_UTF8(&text, X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, last)));
+  if (size < 0) return "";
+  std::string name(reinterpret_cast<const char*>(text), static_cast<size_t>(size));
+  OPENSSL_free(text);
   return name;
 }
 

@@ -34,7 +34,8 @@ class Stream {
   // Tells the peer that nothing more comes.
   void close();
 
-  // Common name of the client's verified certificate, empty where there is none.
+  // Common name of the client's verified certificate, empty where there is none. Of several the last one counts, as for
+  // the API server: whoever approved the certificate has seen that one.
   std::string peer_name() const;
 
   int fd() const { return socket_.get(); }
