@@ -40,6 +40,7 @@ struct PodSpec {
   bool started = false;  // its container was created
   std::string created = "";
   bool unschedulable = false;
+  std::string card_count = "";  // the label
 };
 
 inline json::Value pod(const PodSpec& spec) {
@@ -48,11 +49,14 @@ inline json::Value pod(const PodSpec& spec) {
   if (!spec.core.empty()) limits["aliyun.com/gpu-core.percentage"] = spec.core;
   json::Object annotations;
   for (const auto& [key, value] : spec.annotations) annotations[key] = value;
+  json::Object labels;
+  if (!spec.card_count.empty()) labels["aliyun.com/gpu-count"] = spec.card_count;
   return json::Object{
       {"metadata", json::Object{{"uid", "uid-" + spec.name},
                                 {"namespace", "d"},
                                 {"name", spec.name},
                                 {"annotations", annotations},
+                                {"labels", labels},
                                 {"resourceVersion", spec.resource_version},
                                 {"creationTimestamp", spec.created}}},
       {"spec", json::Object{{"nodeName", spec.node},

@@ -185,7 +185,9 @@ void State::put_pod(kube::Pod pod) {
   auto [position, added] = pods_.try_emplace(uid);
   PodEntry& entry = position->second;
   if (!added && entry.pod.nominated_node != pod.nominated_node) forget_nomination(entry.pod);
-  bool same_request = !added && entry.pod.asks() == pod.asks();
+  // What is asked for hangs on a label too (the card count), which may change while the pod waits. Once a record was
+  // seen it is settled: a label changed afterwards makes nothing less.
+  bool same_request = entry.record_seen && entry.pod.asks() == pod.asks();
   entry.pod = std::move(pod);
   if (!same_request) entry.request = core::parse_pod(entry.pod.text);
   bool pending = entry.pod.node_name.empty();
@@ -242,38 +244,31 @@ void State::settle(PodEntry& entry) {
 }
 
 void State::count_bound(PodEntry& entry) {
-  if (!entry.request.ok() || entry.request->total.kind == core::Kind::kNone) {
-    if (entry.pod.asks()) entry.untrusted = "the request is invalid";
+  entry.untrusted.clear();
+  if (entry.request.ok() && entry.request->total.kind == core::Kind::kNone) {
     let_go(entry);
     return;
   }
   const std::string& node_name = entry.pod.node_name;
-  entry.untrusted.clear();
   core::Placement placement;
-  bool worst_case = false;
   Result<kube::Allocation> record =
       verifier_ ? kube::read_allocation(entry.pod.annotations, entry.pod.uid, node_name, *verifier_)
                 : Result<kube::Allocation>(internal("no public key is configured"));
-  if (record) {
+  if (record) {  // also where labels have made nonsense of the request since: its cards are in use
     entry.record_seen = true;
     for (const kube::CardShare& card : record->cards)
       placement.shares.push_back({card.index, card.units, 0, card.core_milli});
-    auto node = nodes_.find(node_name);
-    for (const kube::CardShare& card : record->cards) {
-      if (node == nodes_.end()) break;
-      bool there =
-          std::any_of(node->second.base.cards.begin(), node->second.base.cards.end(), [&](const core::Card& known) {
-            return known.index == card.index && (known.uuid.empty() || known.uuid == card.uuid);
-          });
-      if (!there) entry.untrusted = fmt::format("the record names card {} which the node does not have", card.uuid);
-    }
+    entry.untrusted = missing_card(*record, node_name);
+  } else if (!entry.request.ok()) {
+    if (entry.pod.asks()) entry.untrusted = "the request is invalid";
+    let_go(entry);
+    return;
   } else {
     entry.untrusted = record.error().message;
   }
-  if (!entry.untrusted.empty()) {
-    worst_case = true;
+  const bool worst_case = !entry.untrusted.empty();
+  if (worst_case && entry.request.ok())
     placement.shares = {{0, entry.request->total.units, 0, entry.request->total.core_milli}};
-  }
   bool same = entry.holding == Holding::kBound && entry.node_name == node_name && entry.placement == placement &&
               entry.worst_case == worst_case;
   if (same) return;
@@ -281,6 +276,21 @@ void State::count_bound(PodEntry& entry) {
   entry.placement = std::move(placement);
   entry.worst_case = worst_case;
   hold(entry, Holding::kBound, node_name);
+}
+
+// What is wrong with a record that names cards which the node does not have; empty where all are there, and of a node
+// that is not known yet.
+std::string State::missing_card(const kube::Allocation& record, const std::string& node_name) const {
+  auto node = nodes_.find(node_name);
+  if (node == nodes_.end()) return "";
+  const std::vector<core::Card>& cards = node->second.base.cards;
+  for (const kube::CardShare& card : record.cards) {
+    bool there = std::any_of(cards.begin(), cards.end(), [&](const core::Card& known) {
+      return known.index == card.index && (known.uuid.empty() || known.uuid == card.uuid);
+    });
+    if (!there) return fmt::format("the record names card {} which the node does not have", card.uuid);
+  }
+  return "";
 }
 
 void State::hold(PodEntry& entry, Holding holding, const std::string& node_name) {
@@ -319,7 +329,15 @@ std::string State::sum_shortage(const NodeEntry& node, const core::Request& requ
   int64_t taken_units = 0;
   int64_t taken_percent = 0;
   for (const std::string& uid : node.holders) {
-    const core::Request& held = pods_.at(uid).request->total;
+    const PodEntry& holder = pods_.at(uid);
+    if (!holder.request.ok()) {  // a label changed since: what it holds is what it asked for
+      for (const core::Share& share : holder.placement.shares) {
+        taken_units += share.units;
+        taken_percent += share.core_milli / 10;
+      }
+      continue;
+    }
+    const core::Request& held = holder.request->total;
     taken_units += held.units * held.cards;
     taken_percent += int64_t{held.core_milli} * held.cards / 10;
   }
@@ -412,20 +430,29 @@ size_t State::parts_of_cluster(size_t names) const {
   return std::min(with_cards / names + 1, kMaxParts);
 }
 
+// Refused by us; or by whoever led before us, of which the pod's condition tells. The latter may be kept by other
+// things than cards, so it is woken a few times and no more.
+bool State::waits_for_wake(const PodEntry& pod) {
+  if (pod.holding != Holding::kNothing || pod.pod.deleting || pod.pod.gated || !pod.request.ok()) return false;
+  return pod.refused || (pod.pod.unschedulable && pod.wakes_by_api > 0 && pod.request->total.kind != core::Kind::kNone);
+}
+
 std::vector<State::Waiting> State::pods_to_wake(int64_t now_ms, size_t at_most) {
   std::lock_guard lock(mutex_);
-  std::vector<Waiting> out;
-  uint64_t generation = cluster_.generation();
+  // Whoever is due longest first: in a busy cluster those that something else keeps are due again every second, and
+  // more of them than may be woken in a second would leave nothing for the rest.
+  std::vector<PodEntry*> due;
   for (const std::string& uid : pending_) {
-    if (out.size() >= at_most) break;
     PodEntry& pod = pods_.at(uid);
-    if (pod.holding != Holding::kNothing || pod.pod.deleting || pod.pod.gated || !pod.request.ok()) continue;
-    // Refused by us; or by whoever led before us, of which the pod's condition tells. The latter may be kept by other
-    // things than cards, so it is woken a few times and no more.
-    bool by_api =
-        !pod.refused && pod.pod.unschedulable && pod.wakes_by_api > 0 && pod.request->total.kind != core::Kind::kNone;
-    if (!pod.refused && !by_api) continue;
-    if (now_ms < pod.next_wake_ms) continue;
+    if (waits_for_wake(pod) && now_ms >= pod.next_wake_ms) due.push_back(&pod);
+  }
+  std::stable_sort(due.begin(), due.end(),
+                   [](const PodEntry* a, const PodEntry* b) { return a->next_wake_ms < b->next_wake_ms; });
+  std::vector<Waiting> out;
+  const uint64_t generation = cluster_.generation();
+  for (PodEntry* next : due) {
+    if (out.size() >= at_most) break;
+    PodEntry& pod = *next;
     if (!cluster_.decide(pod.request->total) || !sum_shortage_everywhere(pod.request->total).empty()) {
       pod.fitted_nowhere = true;
       continue;
@@ -439,10 +466,10 @@ std::vector<State::Waiting> State::pods_to_wake(int64_t now_ms, size_t at_most) 
                           : news              ? kWakeBackoffMinMs
                                  : std::clamp(pod.wake_backoff_ms * 2, kWakeBackoffMinMs, kWakeBackoffMaxMs);
     if (pod.quick_wakes > 0) --pod.quick_wakes;
-    if (by_api) --pod.wakes_by_api;
+    if (!pod.refused) --pod.wakes_by_api;
     pod.next_wake_ms = now_ms + pod.wake_backoff_ms;
     pod.woken_generation = generation;
-    out.push_back({uid, pod.pod.name_space, pod.pod.name});
+    out.push_back({pod.pod.uid, pod.pod.name_space, pod.pod.name});
   }
   return out;
 }

@@ -215,10 +215,12 @@ class State {
   void let_go(PodEntry& entry);
   void settle(PodEntry& entry);
   void count_bound(PodEntry& entry);
+  std::string missing_card(const kube::Allocation& record, const std::string& node_name) const;
   void recompute(const std::string& node_name);
   bool is_orphan(const PodEntry& entry) const;
   Orphan look_at_orphan(PodEntry& entry) const;
   static std::string waiting_rule(const PodEntry& pod);
+  static bool waits_for_wake(const PodEntry& pod);
   core::Node node_state(const NodeEntry& node, const std::set<std::string>& without = {}) const;
   std::optional<core::Node> with_nominated(std::string_view node_name, const kube::Pod& asker) const;
   std::string sum_shortage(const NodeEntry& node, const core::Request& request) const;

@@ -91,6 +91,45 @@ TEST_F(StateTest, HoldsFromPlanUntilGone) {
   EXPECT_EQ(free_of("a"), "31/100 ");
 }
 
+// The card count is a label, which people change while the pod waits: filter and bind mean the same pod.
+TEST_F(StateTest, APendingPodAsksForWhatItsLabelSaysNow) {
+  state_.replace_nodes({node("a", 2)});
+  state_.replace_pods({pod({.name = "p"}), pod({.name = "odd", .card_count = "3"})});
+  state_.pod_changed(pod({.name = "p", .core = "30", .card_count = "2"}));
+  Result<BindPlan> plan = state_.plan_bind("uid-p", "a");
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  EXPECT_EQ(plan->placement.shares.size(), 2u);
+  EXPECT_EQ(free_of("a"), "26/85 26/85 ");
+  EXPECT_EQ(state_.plan_bind("uid-odd", "a").error().code, ErrorCode::kInvalid);
+  state_.pod_changed(pod({.name = "odd"}));
+  EXPECT_TRUE(state_.plan_bind("uid-odd", "a").ok());
+  // Even while its Binding is on its way, and to something that is no request: sums are still told.
+  state_.pod_changed(pod({.name = "odd", .card_count = "3"}));
+  EXPECT_TRUE(state_.explain("d", "odd").ok());
+  state_.pod_changed(pod({.name = "q", .memory = "1", .core = "5"}));
+  EXPECT_TRUE(state_.explain("d", "q").ok());
+}
+
+// Whoever may edit a pod's labels must not make the scheduler forget the cards that its record names, whether the label
+// was changed under its eyes or before it came.
+TEST_F(StateTest, AnAuthenticRecordCountsWhateverTheLabelsSay) {
+  state_.replace_nodes({node("a", 2)});
+  state_.replace_pods({});
+  bind({.name = "p"}, "a");
+  const std::string held = free_of("a");
+  PodSpec edited = bound_["p"];
+  edited.card_count = "3";
+  state_.pod_changed(pod(edited));
+  EXPECT_EQ(free_of("a"), held);
+  State after_restart({}, *kube::Verifier::from_pem({signer_.public_pem()}));
+  after_restart.replace_nodes({node("a", 2)});
+  after_restart.replace_pods({pod(edited)});
+  EXPECT_EQ(json::to_string(after_restart.describe().at("nodes").at(0).at("cards")),
+            json::to_string(state_.describe().at("nodes").at(0).at("cards")));
+  after_restart.pod_changed(pod({.name = "q", .memory = "31", .core = "5"}));
+  EXPECT_TRUE(after_restart.explain("d", "q").ok());
+}
+
 TEST_F(StateTest, AnAssumptionOutlivesSilenceAndRelistsDropPhantoms) {
   state_.replace_nodes({node("a")});
   state_.replace_pods({pod({.name = "p"}), pod({.name = "q"})});
@@ -250,8 +289,6 @@ TEST_F(StateTest, WakesRefusedPodsWhenTheyFit) {
   EXPECT_TRUE(state_.pods_to_wake(100'000).empty());  // accepted: no longer refused
 }
 
-// kube-scheduler shows a part of a large cluster at a time: a pod that fits in another part is woken at once until all
-// parts have been asked about, and ever more rarely after that.
 TEST_F(StateTest, WakesWhomAnotherLeaderRefused) {
   state_.replace_nodes({node("a")});
   state_.replace_pods({pod({.name = "never-asked"}), pod({.name = "refused", .unschedulable = true}),
@@ -268,6 +305,33 @@ TEST_F(StateTest, WakesWhomAnotherLeaderRefused) {
   EXPECT_EQ(wakes, 3);  // it may be kept by something that is not a card
 }
 
+// Pods that something else keeps are woken again and again in a busy cluster; the rest must get their turn all the
+// same.
+TEST_F(StateTest, WakesTheOneThatIsDueLongestFirst) {
+  constexpr int kPods = 60;
+  constexpr size_t kPerCall = 5;
+  state_.replace_nodes({node("a")});
+  json::Array pods;
+  for (int i = 0; i < kPods; ++i) {
+    pods.push_back(pod({.name = fmt::format("p{:02}", i), .memory = "1", .core = "5"}));
+  }
+  state_.replace_pods(pods);
+  bind({.name = "x", .memory = "31", .core = "5"}, "a");
+  for (int i = 0; i < kPods; ++i) {
+    state_.filter(decoded({.name = fmt::format("p{:02}", i), .memory = "1", .core = "5"}), {"a"});
+  }
+  state_.pod_deleted("uid-x");
+  std::set<std::string> woken;
+  for (int64_t now_ms = 0; now_ms < 3'000; now_ms += 100) {
+    bind({.name = "y", .memory = "1", .core = "5"}, "a");  // the cluster changes all the time
+    for (const State::Waiting& one : state_.pods_to_wake(now_ms, kPerCall)) woken.insert(one.name);
+    state_.pod_deleted("uid-y");
+  }
+  EXPECT_EQ(woken.size(), size_t{kPods});
+}
+
+// kube-scheduler shows a part of a large cluster at a time: a pod that fits in another part is woken at once until all
+// parts have been asked about, and ever more rarely after that.
 TEST_F(StateTest, WakesAtOnceUntilEveryPartOfTheClusterWasAskedAbout) {
   json::Array nodes;
   for (int i = 0; i < 10; ++i) nodes.push_back(node(fmt::format("n{}", i)));
