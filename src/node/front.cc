@@ -23,6 +23,7 @@ using std::chrono::milliseconds;
 // As long as a kubelet may well stand still; a healthy worker answers in milliseconds.
 constexpr auto kLongestAllocate = milliseconds(60'000);
 constexpr auto kLongestPreStart = milliseconds(28'000);  // the kubelet gives up after 30 s and tries again
+constexpr int kLongestSendSeconds = 5;
 constexpr int kTickMs = 1000;
 constexpr int kAwaitRegistrationMs = 50;
 constexpr int kExitFailed = 1;
@@ -126,6 +127,9 @@ Result<void> Front::start_worker() {
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return errno_error("cannot make", "a socket pair for the worker", errno);
   Fd ours(ends[0]), theirs(ends[1]);
+  // A worker that stands still must not stop the front with it.
+  const timeval longest{kLongestSendSeconds, 0};
+  ::setsockopt(ours.get(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof(longest));
   std::vector<std::string> arguments{kWorkerName};
   arguments.insert(arguments.end(), arguments_.begin(), arguments_.end());
   // The number is not ours to close on exec: duplicated onto itself it stays open in the child.
@@ -237,6 +241,7 @@ int Front::run() {
     }
     plugins_.tend();
     tell_status();
+    if (channel_ && channel_->broken() && worker_ > 0) ::kill(worker_, SIGKILL);
     int wait = plugins_.wait_ms(wanted_.empty() || plugins_.complete() ? kTickMs : kAwaitRegistrationMs);
     if (worker_ < 0) {
       const auto left = std::chrono::duration_cast<milliseconds>(next_start_ - Clock::now()).count();

@@ -222,10 +222,14 @@ Result<FrontMessage> read_message(const json::Value& value) {
 Result<void> LineChannel::send(const FrontMessage& message) {
   const std::string line = json::to_string(to_json(message)) + "\n";
   std::lock_guard guard(sending_);
+  if (broken_) return unavailable("the agent's other process does not read");
   for (size_t at = 0; at < line.size();) {
     const ssize_t put = ::send(socket_.get(), line.data() + at, line.size() - at, MSG_NOSIGNAL);
     if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return unavailable("the agent's other process is gone");
+    if (put <= 0) {
+      broken_ = true;
+      return unavailable("the agent's other process is gone or does not read");
+    }
     at += static_cast<size_t>(put);
   }
   return {};

@@ -3,6 +3,7 @@
 // same build, so a message that cannot be read is a fault of ours. Pure, apart from the socket in LineChannel.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -63,14 +64,17 @@ class LineChannel {
   explicit LineChannel(Fd socket) : socket_(std::move(socket)) {}
   int fd() const { return socket_.get(); }
 
-  // kUnavailable: the other end is gone.
+  // kUnavailable: the other end is gone, or has not read for as long as the socket's time-out says; after that the
+  // channel is broken for good.
   Result<void> send(const FrontMessage& message);
+  bool broken() const { return broken_; }
   // What has come; without waiting. An error: the other end is gone, or says what cannot be read.
   Result<std::vector<FrontMessage>> receive();
 
  private:
   Fd socket_;
   std::mutex sending_;
+  std::atomic<bool> broken_{false};
   std::string begun_;  // of a line
 };
 

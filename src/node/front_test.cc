@@ -86,6 +86,20 @@ TEST(LineChannel, LongAndCutLines) {
   EXPECT_EQ(std::get<PluginStatus>(got[1]).registrations, 3u);
 }
 
+TEST(LineChannel, AnEndThatDoesNotReadBreaksIt) {
+  auto [a, b] = make_pair();
+  const timeval longest{0, 20'000};
+  ASSERT_EQ(::setsockopt(a.get(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof(longest)), 0);
+  LineChannel left(std::move(a));
+  OfferMessage offer;
+  for (int i = 0; i < 8192; ++i) offer.resources["r/one"].push_back({fmt::format("m{}", i), true});
+  int sent = 0;
+  while (sent < 1000 && left.send(offer).ok()) ++sent;
+  EXPECT_LT(sent, 1000);
+  EXPECT_TRUE(left.broken());
+  EXPECT_FALSE(left.send(PluginStatus{}).ok());
+}
+
 TEST(CallDesk, AnotherWorkerIsAskedAgain) {
   CallDesk desk;
   ReplyMessage reply;

@@ -202,7 +202,7 @@ class Shapes:
             "nodeSelector": {"kubernetes.io/hostname": self.node.name}}})
 
         def refusal():
-            return [text for text in self.cluster.events_of(name) if "user namespace" in text or "idmap" in text]
+            return [text for text in self.cluster.events_of(name) if "user namespace" in text or "idmap" in text or "operation not permitted" in text]
         self.cluster.wait_for(lambda: refusal() or self.cluster.pod(name)["status"]["phase"] in ("Succeeded", "Failed"), 60, "it ends or is refused")
         if refusal():
             self.cluster.delete_pod(name)

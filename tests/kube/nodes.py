@@ -46,7 +46,7 @@ def build_programs(folder, programs):
     started = time.monotonic()
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
     partial.mkdir(parents=True)
-    result = subprocess.run(["go", "build", "-trimpath", "-ldflags=-s", "-tags", "no_btrfs no_devmapper no_zfs no_tracing",
+    result = subprocess.run(["go", "build", "-trimpath", "-ldflags=-s", "-tags", "no_btrfs no_devmapper no_zfs no_tracing seccomp",
                              "-o", f"{partial}/", "tool"], cwd=source)
     if result.returncode != 0:
         control_plane.fail(f"building {folder} failed")
@@ -68,7 +68,9 @@ class Node:
         self.subnet = f"10.88.{number}.0/24"
         self.bridge = f"pods{number}"
         self.cdi, self.kubelet_settings = cdi, kubelet_settings or {}
-        self.runc = build_programs("runc", ["runc"]) / "runc" if user_namespaces else "runc"  # Debian's cannot do that
+        # Debian's runc gives no user namespaces; one that does needs libseccomp's headers to be built.
+        newer = user_namespaces and subprocess.run(["pkg-config", "--exists", "libseccomp"], capture_output=True).returncode == 0
+        self.runc = build_programs("runc", ["runc"]) / "runc" if newer else "runc"
         self.boots = 0
         self.holder = self.containerd = self.kubelet = None
         self._prepare()
@@ -121,7 +123,9 @@ class Node:
         self.boots += 1
         boot_id = self.folder / "config/boot_id"
         boot_id.write_text(f"00000000-0000-4000-8000-{os.getpid():08x}{self.boots:04x}\n")
-        lines = ["set -e", "mount -t tmpfs -o mode=755,size=512m none /run", "mkdir -p /run/lock /run/netns"]
+        # A user namespace may mount /proc only where a whole one is in sight, without the mounts over parts of it below.
+        lines = ["set -e", "mount -t tmpfs -o mode=755,size=512m none /run", "mkdir -p /run/lock /run/netns /run/whole-proc",
+                 "mount -t proc proc /run/whole-proc"]
         for name, path in OWN_FOLDERS.items():
             lines += [f"mkdir -p {path}", f"mount --bind {self.folder / name} {path}"]
         for path in KERNEL_SETTINGS:
