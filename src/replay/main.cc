@@ -73,14 +73,21 @@ Result<void> write_plots(const std::vector<Row>& rows, const std::string& folder
   }
   const std::string title =
       rows[0].trace + (rows[0].set == "one-dimensional" ? "" : ", " + rows[0].set + " (synthetic)");
-  if (Result<void> done = write_file_atomic(
-          folder + "/allocation.svg",
-          svg_chart(title + ": allocation", "allocated, % of the cluster's cards", curves, &Event::allocated_pct));
-      !done)
-    return done;
-  return write_file_atomic(
-      folder + "/fragmentation.svg",
-      svg_chart(title + ": fragmentation", "fragments, % of the cluster's cards", curves, &Event::fragment_pct));
+  const struct {
+    const char* file;
+    const char* what;
+    const char* y_label;
+    double Event::* value;
+  } charts[] = {
+      {"/allocation.svg", ": allocation", "allocated, % of the cluster's cards", &Event::allocated_pct},
+      {"/fragmentation.svg", ": fragmentation", "fragments, % of the cluster's cards", &Event::fragment_pct},
+  };
+  for (const auto& chart : charts) {
+    Result<std::string> text = svg_chart(title + chart.what, chart.y_label, curves, chart.value);
+    if (!text) return std::move(text).error().wrap("--plot");
+    if (Result<void> done = write_file_atomic(folder + chart.file, *text); !done) return done;
+  }
+  return {};
 }
 
 void print_rows(const std::vector<Row>& rows, const ReplayOptions& options) {

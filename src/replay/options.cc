@@ -20,7 +20,7 @@ Examples:
 
 Exit status: 0 done; 1 the input was wrong; 2 the command line was wrong; 3 --check found a difference.)";
 
-constexpr int64_t kMaxSeeds = 1000;
+constexpr size_t kMaxSeeds = 1000;
 
 // "42", "42-51" or "42,44".
 Result<std::vector<int64_t>> parse_seeds(const std::string& text) {
@@ -36,8 +36,10 @@ Result<std::vector<int64_t>> parse_seeds(const std::string& text) {
         last = std::stoll(part.substr(dash + 1), &used);
         used += dash + 1;
       }
-      if (used != part.size() || last < first || last - first >= kMaxSeeds) throw std::invalid_argument(part);
-      for (int64_t seed = first; seed <= last; ++seed) seeds.push_back(seed);
+      // Seeds of both signs may lie further apart than an int64_t counts.
+      const uint64_t more = static_cast<uint64_t>(last) - static_cast<uint64_t>(first);
+      if (used != part.size() || last < first || seeds.size() + more >= kMaxSeeds) throw std::invalid_argument(part);
+      for (uint64_t i = 0; i <= more; ++i) seeds.push_back(first + static_cast<int64_t>(i));
     } catch (const std::exception&) {
       return invalid(
           fmt::format("--seeds: needs numbers like 42, 42-51 or 42,44 (at most {}), have '{}'", kMaxSeeds, text));

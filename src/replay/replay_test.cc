@@ -198,10 +198,11 @@ TEST(Report, OneObjectWithThePublishedNames) {
   const json::Object object = to_json(Row{"multigpu40", "binpack", 42, "one-dimensional", *outcome});
   std::istringstream columns(header);
   for (std::string column; std::getline(columns, column, ',');) EXPECT_TRUE(object.contains(column)) << column;
-  const std::string chart = svg_chart("a < b", "y & z", {{"binpack", &*outcome}}, &Event::allocated_pct);
-  EXPECT_NE(chart.find("a &lt; b"), std::string::npos);
-  EXPECT_NE(chart.find("<polyline"), std::string::npos);
-  EXPECT_EQ(chart.find("nan"), std::string::npos);
+  Result<std::string> chart = svg_chart("a < b", "y & z", {{"binpack", &*outcome}}, &Event::allocated_pct);
+  ASSERT_TRUE(chart.ok()) << chart.error().message;
+  EXPECT_NE(chart->find("a &lt; b"), std::string::npos);
+  EXPECT_NE(chart->find(">binpack<"), std::string::npos);
+  EXPECT_FALSE(svg_chart("nothing", "y", {}, &Event::allocated_pct).ok());
   EXPECT_NE(table({Row{"multigpu40", "binpack", 42, "one-dimensional", *outcome}}).find("multigpu40"),
             std::string::npos);
 }
@@ -231,6 +232,15 @@ TEST(Options, WrongCommandLinesSayHowToMendThem) {
     EXPECT_FALSE(parsed.options.has_value()) << c.message;
     EXPECT_EQ(parsed.code, 2);
     EXPECT_NE(parsed.text.find(c.message), std::string::npos) << parsed.text;
+  }
+  // The largest number there is, and more than a thousand in parts.
+  const char* largest[] = {"sluice-replay", "--nodes", "n", "--pods", "p", "--seeds", "9223372036854775807"};
+  ParsedReplay last = parse_replay_options(7, largest);
+  ASSERT_TRUE(last.options.has_value()) << last.text;
+  EXPECT_EQ(last.options->seeds, std::vector<int64_t>{INT64_MAX});
+  for (const char* seeds : {"1-999,2000-2001", "-9223372036854775808-9223372036854775807"}) {
+    const char* many[] = {"sluice-replay", "--nodes", "n", "--pods", "p", "--seeds", seeds};
+    EXPECT_FALSE(parse_replay_options(7, many).options.has_value()) << seeds;
   }
   const char* good[] = {"sluice-replay", "--nodes", "n", "--pods", "p"};
   ParsedReplay parsed = parse_replay_options(5, good);
