@@ -93,10 +93,6 @@ void print(const Value& value, int depth, std::string& out) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 Result<Value> parse_with(std::string_view text, boost::json::storage_ptr storage) {
   boost::json::stream_parser parser;
   parser.reset(std::move(storage));

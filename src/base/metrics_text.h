@@ -12,7 +12,8 @@ class MetricsText {
  public:
   using Labels = std::initializer_list<std::pair<std::string_view, std::string_view>>;
 
-  // Starts a family: HELP and TYPE lines. type is "gauge" or "counter"; samples of one family stand together.
+  // Starts a family: HELP and TYPE lines. type is "gauge", "counter" or "histogram"; samples of one family
+  // stand together, and a histogram's are the caller's to sum (_bucket with label le, _sum, _count).
   void family(std::string_view name, std::string_view type, std::string_view help);
   void sample(std::string_view name, Labels labels, double value);
   const std::string& text() const { return text_; }

@@ -1,6 +1,6 @@
-// Calls on the Kubernetes API with errors as values. A non-2xx answer becomes an Error whose message is the server's
-// own (metav1.Status.message) and whose code follows the HTTP status; `ApiFailure` keeps the status for callers that
-// branch.
+// Calls on the Kubernetes API with their outcome as a value: ApiAnswer keeps the HTTP status for callers that branch,
+// and to_error() makes an Error of one that is not 2xx, with the server's own words (metav1.Status.message) and a code
+// that follows the status.
 #pragma once
 
 #include <string>

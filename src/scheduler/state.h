@@ -13,7 +13,8 @@
 // Pending pods of equal or higher priority that are nominated to a node are counted when that node is asked about:
 // kube-scheduler's own filters do so and extenders are not told.
 //
-// Thread-safe: one mutex, held for microseconds; no callbacks.
+// Thread-safe: one mutex, held for microseconds, for milliseconds where a question names thousands of nodes or a person
+// asks; no callbacks.
 #pragma once
 
 #include <cstdint>

@@ -7,6 +7,8 @@
 #include "scheduler/state.h"
 
 namespace sluice::scheduler {
+
+// Of memory, in texts.
 std::string State::unit_name() const {
   int64_t unit_mib = settings_.nodes.unit_mib;
   return unit_mib == 1024 ? "GiB" : unit_mib == 1 ? "MiB" : fmt::format("units of {} MiB", unit_mib);
