@@ -129,8 +129,6 @@ Reserve Ledger::reserve(uint32_t slot, uint64_t bytes) {
     usage->account.refused_allocations.fetch_add(1, std::memory_order_relaxed);
     return Reserve::kBusy;
   }
-  // Where locks lie in the program's own table, a close() of the usage file may have dropped this one.
-  static_cast<void>(seams.identity->hold_slot(card, slot));
   Counted counted;
   count(counted, false);
   const uint64_t sum = sum_of(counted);

@@ -9,8 +9,8 @@ namespace sluice::guest {
 
 namespace {
 
-constexpr long kUnshareTable = 2;  // CLOSE_RANGE_UNSHARE
-constexpr long kCloseRange = 436;  // SYS_close_range; C libraries of the oldest images do not know it
+constexpr long kCloseRange = 436;  // SYS_close_range, Linux 5.9; C libraries of the oldest images do not know it
+constexpr int kMostDescriptors = 1 << 20;
 constexpr uint64_t kPatienceNs = 3'600'000'000'000;
 
 bool set_lock(int descriptor, short type, uint64_t start, uint64_t bytes) {
@@ -22,11 +22,22 @@ bool set_lock(int descriptor, short type, uint64_t start, uint64_t bytes) {
   return sys::call(SYS_fcntl, descriptor, F_SETLK, reinterpret_cast<long>(&lock)) == 0;
 }
 
-// The calling thread's table becomes its own, with this one descriptor in it.
-bool leave_table(int descriptor) {
-  if (sys::call(kCloseRange, descriptor + 1, 0xffffffffl, kUnshareTable) != 0) return false;
-  if (descriptor > 0) sys::call(kCloseRange, 0, descriptor - 1, 0);
-  return true;
+// Leaves this one descriptor in the calling thread's table. What was copied with it would keep the program's pipes and
+// connections open. By the limit of descriptors where the kernel closes no ranges.
+void close_others(int descriptor) {
+  if (sys::call(kCloseRange, descriptor + 1, 0xffffffffl, 0) == 0) {
+    if (descriptor > 0) sys::call(kCloseRange, 0, descriptor - 1, 0);
+    return;
+  }
+  struct {
+    uint64_t now, most;
+  } limit = {};
+  constexpr long kNumberOfFiles = 7;  // RLIMIT_NOFILE
+  sys::call(SYS_prlimit64, 0, kNumberOfFiles, 0, reinterpret_cast<long>(&limit));
+  const int end = limit.most < kMostDescriptors ? static_cast<int>(limit.most) : kMostDescriptors;
+  for (int other = 0; other < end; ++other) {
+    if (other != descriptor) sys::close_file(other);
+  }
 }
 
 }  // namespace
@@ -45,11 +56,11 @@ struct LockKeeper::Desk {
 void LockKeeper::serve(void* raw) {
   Desk* desk = static_cast<Desk*>(raw);
   OsWaiter waiter;
-  const bool apart = leave_table(desk->descriptor);
-  desk->answer = apart;
+  close_others(desk->descriptor);
+  desk->answer = true;
   for (uint32_t seen = 1;; ++seen) {
-    const bool last = desk->last || !apart;
-    if (desk->last) sys::close_file(desk->descriptor);  // and with it the locks
+    const bool last = desk->last;
+    if (last) sys::close_file(desk->descriptor);  // and with it the locks
     desk->answered.store(seen, std::memory_order_release);
     waiter.wake(reinterpret_cast<volatile uint32_t*>(&desk->answered), 1);
     if (last) return;
@@ -79,21 +90,19 @@ bool LockKeeper::start(int descriptor) {
   Desk* desk = static_cast<Desk*>(room);
   desk->descriptor = descriptor;
   desk->asked.store(1, std::memory_order_relaxed);
-  if (!waiter_.start_thread(serve, desk)) {
+  if (!sys::start_thread_apart(serve, desk)) {
     sys::unmap_pages(room, sizeof(Desk));
     return false;
   }
-  const bool apart = wait_for_answer(desk, 1, waiter_);
+  wait_for_answer(desk, 1, waiter_);
   desk_ = desk;
-  state_.store(apart ? kApart : kTogether, std::memory_order_release);
   return true;
 }
 
 bool LockKeeper::set(int descriptor, short type, uint64_t start_byte, uint64_t bytes) {
   SpinGuard guard(lock_, &waiter_);
   // Without a thread there is no promise to keep: no lock, and so no memory.
-  if (state_.load(std::memory_order_relaxed) == kNone && !start(descriptor)) return false;
-  if (state_.load(std::memory_order_relaxed) == kTogether) return set_lock(descriptor, type, start_byte, bytes);
+  if (desk_ == nullptr && !start(descriptor)) return false;
   desk_->type = type;
   desk_->start = start_byte;
   desk_->bytes = bytes;
@@ -106,19 +115,17 @@ bool LockKeeper::set(int descriptor, short type, uint64_t start_byte, uint64_t b
 void LockKeeper::forget() {
   lock_.reset();
   desk_ = nullptr;
-  state_.store(kNone, std::memory_order_release);
 }
 
 void LockKeeper::stop() {
   SpinGuard guard(lock_, &waiter_);
-  if (state_.load(std::memory_order_relaxed) != kApart) return;
+  if (desk_ == nullptr) return;
   desk_->last = true;
   const uint32_t number = desk_->asked.load(std::memory_order_relaxed) + 1;
   desk_->asked.store(number, std::memory_order_release);
   waiter_.wake(reinterpret_cast<volatile uint32_t*>(&desk_->asked), 1);
   wait_for_answer(desk_, number, waiter_);
   desk_ = nullptr;
-  state_.store(kNone, std::memory_order_release);
 }
 
 }  // namespace sluice::guest

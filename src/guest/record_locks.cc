@@ -101,7 +101,7 @@ int RecordLocks::owner_pid(uint64_t offset) {
 }
 
 bool RecordLocks::hold_slot(uint32_t card, uint32_t slot) {
-  if (keeper_.apart() && held_slots_[card].load(std::memory_order_acquire) == slot + 1) return true;
+  if (held_slots_[card].load(std::memory_order_acquire) == slot + 1) return true;
   if (!usable()) return false;
   const uint64_t offset = page::slot_lock_byte(card, slot);
   if (keeper_.set(descriptor_.load(std::memory_order_acquire), F_WRLCK, offset, 1)) {
@@ -110,7 +110,7 @@ bool RecordLocks::hold_slot(uint32_t card, uint32_t slot) {
   }
   // Another copy of the library in this process has it: the process does.
   page::LockedRange found;
-  return keeper_.apart() && locked_range(offset, offset + 1, found) && owner_pid(offset) == 0;
+  return locked_range(offset, offset + 1, found) && owner_pid(offset) == 0;
 }
 
 void RecordLocks::leave_slot(uint32_t card, uint32_t slot) {
@@ -175,15 +175,11 @@ bool RecordLocks::settle_tally(uint32_t card, uint32_t slot) {
   SpinGuard guard(tally_lock_, &waiter_);
   const uint64_t whole = tally.bytes.load(std::memory_order_acquire) / page::kTallyUnitBytes;
   const uint64_t units = whole < page::kTallyLaneUnits ? whole : page::kTallyLaneUnits;
-  const bool lasting = keeper_.apart();
-  if (units == tally.units && (lasting || units == 0)) return true;
-  if (!lasting && !usable()) return false;
+  if (units == tally.units) return true;
   if (tally.lane == 0 && !take_lane(tally, card, slot)) return false;
   const int descriptor = descriptor_.load(std::memory_order_acquire);
   const uint64_t first = page::tally_byte(card, slot, tally.lane - 1);
-  // Where a close() may have dropped it, the whole of it is set again.
-  const uint64_t from = lasting ? tally.units : 0;
-  if (units > from && !keeper_.set(descriptor, F_WRLCK, first + from, units - from)) return false;
+  if (units > tally.units && !keeper_.set(descriptor, F_WRLCK, first + tally.units, units - tally.units)) return false;
   if (units < tally.units) keeper_.set(descriptor, F_UNLCK, first + units, tally.units - units);
   tally.units = units;
   if (units == 0) tally.lane = 0;

@@ -39,8 +39,6 @@ class RecordLocks final : public Identity {
   OwnTally own_tally(uint32_t card) override;
   bool locked_range(uint64_t start, uint64_t end, page::LockedRange& found) override;
 
-  // True when the locks that last are out of the program's reach.
-  bool apart() const { return keeper_.apart(); }
   // Ends the keeper's thread; for tests, which have several of these in a process.
   void stop() { keeper_.stop(); }
 

@@ -1,8 +1,10 @@
 #include "guest/sys.h"
 
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <linux/stat.h>
-#include <linux/time.h>
+#include <linux/time_types.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -49,6 +51,84 @@ void* map_file(int descriptor, size_t bytes, bool writable) {
   const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
   const long result = call(SYS_mmap, 0, static_cast<long>(bytes), protection, MAP_SHARED, descriptor, 0);
   return failed(result) ? nullptr : reinterpret_cast<void*>(result);
+}
+
+namespace {
+
+constexpr size_t kStackBytes = 64 << 10;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Sanitizers need threads that they know. The table is left in the new thread (CLOSE_RANGE_UNSHARE is Linux 5.9).
+struct Start {
+  void (*body)(void*);
+  void* argument;
+};
+void* run(void* raw) {
+  const Start start = *static_cast<Start*>(raw);
+  unmap_pages(raw, sizeof(Start));
+  constexpr long kCloseRangeUnshare = 2;
+  call(SYS_close_range, 0xfffffffl, 0xffffffffl, kCloseRangeUnshare);
+  start.body(start.argument);
+  return nullptr;
+}
+bool clone_thread(void* stack, void (*body)(void*), void* argument) {
+  unmap_pages(stack, kStackBytes);
+  auto* start = static_cast<Start*>(map_pages(sizeof(Start)));
+  if (start == nullptr) return false;
+  *start = {body, argument};
+  pthread_t thread = {};
+  if (pthread_create(&thread, nullptr, run, start) != 0) return false;
+  pthread_detach(thread);
+  return true;
+}
+#else
+bool clone_thread(void* stack, void (*body)(void*), void* argument) {
+  // All that threads share but CLONE_FILES.
+  constexpr long kFlags = CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+  void** top = reinterpret_cast<void**>(static_cast<char*>(stack) + kStackBytes);
+  *--top = argument;
+  *--top = reinterpret_cast<void*>(body);
+  long result = SYS_clone;
+  register long parent_tid __asm__("rdx") = 0;
+  register long child_tid __asm__("r10") = 0;
+  register long tls __asm__("r8") = 0;
+  // The child finds both words on its stack, which is then aligned as for a call. Its stack is never given back: it
+  // stands on it to its end.
+  __asm__ volatile(
+      "syscall\n\t"
+      "test %%rax, %%rax\n\t"
+      "jnz 1f\n\t"
+      "xor %%ebp, %%ebp\n\t"
+      "pop %%rax\n\t"
+      "pop %%rdi\n\t"
+      "call *%%rax\n\t"
+      "mov %[exit], %%eax\n\t"
+      "xor %%edi, %%edi\n\t"
+      "syscall\n\t"
+      "hlt\n"
+      "1:"
+      : "+a"(result)
+      : "D"(kFlags), "S"(top), "r"(parent_tid), "r"(child_tid), "r"(tls), [exit] "i"(SYS_exit)
+      : "rcx", "r11", "memory");
+  if (!failed(result)) return true;
+  unmap_pages(stack, kStackBytes);
+  return false;
+}
+#endif
+
+}  // namespace
+
+bool start_thread_apart(void (*body)(void*), void* argument) {
+  void* stack = map_pages(kStackBytes);
+  if (stack == nullptr) return false;
+  uint64_t all = ~0ull;
+  uint64_t before = 0;
+  constexpr long kSetMask = 2;  // SIG_SETMASK
+  constexpr long kSetBytes = 8;
+  call(SYS_rt_sigprocmask, kSetMask, reinterpret_cast<long>(&all), reinterpret_cast<long>(&before), kSetBytes);
+  const bool started = clone_thread(stack, body, argument);
+  call(SYS_rt_sigprocmask, kSetMask, reinterpret_cast<long>(&before), 0, kSetBytes);
+  return started;
 }
 
 int process_id() {

@@ -44,6 +44,12 @@ bool file_id(int descriptor, FileId& out);
 // Maps the first `bytes` of a file shared; nullptr on failure.
 void* map_file(int descriptor, size_t bytes, bool writable);
 
+// Starts body(argument) on a thread that shares the process's memory but has a copy of its descriptor table as a table
+// of its own. Not the C library's: a statically linked program has no thread functions that a loaded library may call,
+// and theirs share the table. So the body makes system calls only: no thread storage of its own, no C library, nothing
+// that the program's handlers could run on it (signals are blocked). False when there is none to be had.
+bool start_thread_apart(void (*body)(void*), void* argument);
+
 int process_id();
 int thread_id();
 void yield();

@@ -18,6 +18,17 @@ sleep 2.5  # the card is read once a second
 figures=$(neighbour_figures)
 [ "$figures" != "[]" ] || fail "the neighbour is not shown"
 
+# The most that these processes had of the card at any moment, summed, by the card's own log.
+had_mib() {
+  sluice-sim log "$SLUICE_SIM_DIR/card0" --json | python3 -c '
+import json, sys
+most = {}
+for window in json.load(sys.stdin)["windows"]:
+    for p in window["processes"]:
+        most[p["pid"]] = max(most.get(p["pid"], 0), p["most_resident_bytes"])
+print(sum(most.get(int(pid), 0) for pid in sys.argv[1:]) >> 20)' "$@"
+}
+
 unharmed() {
   [ "$(agent_pid)" = "$agent" ] || fail "$1: the agent is another or gone"
   kill -0 "$program" 2>/dev/null || fail "$1: the neighbour's program is gone"
@@ -37,6 +48,9 @@ for attack in zeros noise truncate fill locks files stop; do
     fill) [ "$(awk '{print $2}' "$work/fill.out")" -le 4 ] || fail "the tenant wrote $(cat "$work/fill.out") MiB to the node's memory" ;;
     files) [ "$(cat "$work/files.out")" = "done nothing" ] || fail "the tenant could $(cat "$work/files.out")" ;;
   esac
+  had=$(had_mib $(descendants "$runner"))
+  [ "$had" -le 4194 ] || fail "$attack: the tenant had $had MiB of its 4194"
+  [ "$attack" != stop ] || [ "$had" -ge 1024 ] || fail "the card's log knows nothing of the tenant"
   kill -KILL $(descendants "$runner") "$runner"
   until_is 10000 0 grants "len([g for g in list['grants'] if g['name'] == 'hostile-$attack'])"
   say "$attack: neighbour, agent and newcomers unharmed"
@@ -49,5 +63,8 @@ if [ "$(cat "$work/copy.out")" = "done 0" ]; then
   copier=$(program_of "$pid")
   until_is 15000 yes shown "$copier"
   say "own copy of the driver: it works, and is shown"
+  # What it takes that way is no longer there for the container's programs that do use the library.
+  inside=(nsenter -t "$copier" -m env PATH="$PATH" SLUICE_SIM_DIR="$SLUICE_SIM_DIR" LD_LIBRARY_PATH="$LD_LIBRARY_PATH")
+  until_is 5000 2 bash -c '"$@" >"$0" 2>&1; echo $?' "$work/inside.out" "${inside[@]}" "$here/cuda.py" alloc 100
 fi
 unharmed "own copy"

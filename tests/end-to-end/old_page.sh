@@ -6,6 +6,7 @@ source "$(dirname "$0")/common.sh"
 background program sluice run --gpu-mem 10 --name old -- cuda hold-after "$work/go" 100 5
 pages() { find "$SLUICE_RUN_DIR" -path "*grant/page" 2>/dev/null | wc -l; }
 until_is 10000 1 pages
+kill -STOP "$(agent_pid)"  # it would put its page right
 printf '\x63\x00' | dd of="$(find "$SLUICE_RUN_DIR" -path "*grant/page")" bs=1 seek=8 conv=notrunc status=none
 touch "$work/go"
 wait "$pid" && fail "the program ran with a page of another version"
