@@ -9,9 +9,6 @@ function(_sluice_common target)
   if(SLUICE_FUZZ)  # coverage for libFuzzer in everything; the fuzz programs alone link its main
     target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
   endif()
-  if(SLUICE_FUZZ)
-    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)  # coverage, which the fuzzer is led by
-  endif()
   if(SLUICE_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${SLUICE_SANITIZE} -fno-sanitize-recover=all)
     target_link_options(${target} PRIVATE -fsanitize=${SLUICE_SANITIZE})

@@ -84,7 +84,8 @@ def upgrade(cluster, node):
 
 def remove(cluster, nodes, pictures):
     from node_install import DEPLOY, MODE
-    environment = {"PATH": f"{cluster.programs}:/usr/bin:/bin", "KUBECONFIG": str(cluster.kubeconfig)}
+    environment = {"PATH": f"{cluster.programs}:/usr/bin:/bin", "KUBECONFIG": str(cluster.kubeconfig),
+                   "HOME": str(cluster.directory)}  # kubectl caches there
 
     def run():
         return subprocess.run([DEPLOY / "remove"], env=environment, capture_output=True, text=True)
