@@ -80,18 +80,28 @@ def first_use(cluster, node):
     cluster.wait_for(busy, 20, f"the Job on {node.name} uses its card")
 
 
-def waited_seconds(cluster, node, pod):
-    """How long the pod's threads have stood in a run queue so far: time that the machine took from them, by the kernel."""
-    import node_truth
-    uid = cluster.pod(pod)["metadata"]["uid"]
-    total = 0
-    for pid in node_truth.processes_of(node, uid):
-        for thread in Path(f"/proc/{pid}/task").glob("*"):
-            try:
-                total += int((thread / "schedstat").read_text().split()[1])
-            except OSError:
-                pass  # ended
-    return total / 1e9
+class Waiting:
+    """How long a pod's threads stand in a run queue: time that the machine takes from them, by the kernel. Looked at now
+    and then, since a thread's figure goes with it."""
+
+    def __init__(self, cluster, node, pod):
+        self.node, self.uid, self.first, self.last = node, cluster.pod(pod)["metadata"]["uid"], {}, {}
+        self.look()
+
+    def look(self):
+        import node_truth
+        for pid in node_truth.processes_of(self.node, self.uid):
+            for thread in Path(f"/proc/{pid}/task").glob("*"):
+                try:
+                    waited = int((thread / "schedstat").read_text().split()[1])
+                except OSError:
+                    continue  # ended
+                self.first.setdefault(str(thread), waited)
+                self.last[str(thread)] = waited
+
+    def seconds(self):
+        self.look()
+        return sum(self.last[thread] - first for thread, first in self.first.items()) / 1e9
 
 
 def hold(cluster, a, b, exclusive, shared):
@@ -100,12 +110,13 @@ def hold(cluster, a, b, exclusive, shared):
     first_use(cluster, a)
     first_use(cluster, b)
     time.sleep(2)
-    waited = waited_seconds(cluster, a, exclusive)
+    waiting = Waiting(cluster, a, exclusive)
     begin = time.monotonic_ns()
     end = begin + SECONDS * SECOND
     readings = {exclusive: [], shared: []}
     while time.monotonic_ns() < end - 12 * SECOND:
         time.sleep(10)
+        waiting.look()
         for pod, list_of_readings in readings.items():
             list_of_readings.append(read_smi(cluster, pod))
     figures = cluster.metrics(b)
@@ -115,7 +126,7 @@ def hold(cluster, a, b, exclusive, shared):
     # Alone the benchmark keeps a card 91 % busy. The pauses between are the host's, which a whole cluster shares here: what
     # its threads waited for a processor may be missing, no more.
     alone = busy_log(cluster, a).percent(begin, end)
-    lost = 100 * (waited_seconds(cluster, a, exclusive) - waited) / SECONDS
+    lost = 100 * waiting.seconds() / SECONDS
     claims[0] = Claim(f"exclusive pod: mean {alone:.2f} %, about 91 expected (88 to 94, less {lost:.2f} that it waited for a processor)",
                       88 - lost <= alone <= 94)
     claims += judge_shared(busy_log(cluster, b), readings[shared], begin, end, 30, CARD_MIB, 10)
