@@ -232,9 +232,12 @@ void Card::unlock() {
 }
 
 void Card::commit() {
+  // The number first: killed in between, this transaction is rolled back. The other way round its number would be used
+  // twice, and what both touch would not be journalled the second time.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  ++file_->journal_txn;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   std::atomic_ref<uint64_t>(file_->journal_bytes).store(0, std::memory_order_release);
-  ++file_->journal_txn;
 }
 
 void Card::journal(const void* where, size_t bytes) {

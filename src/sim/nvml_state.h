@@ -98,8 +98,8 @@ nvmlReturn_t with_device(std::string_view call, nvmlDevice_t handle, Body body) 
   if (nvml_fault(card, call, &result)) return result;
   Host& host = current_process().host();
   host.charge(Charge::kNvml, card.knob_ns(Knob::nvml_call_ns));
-  card.reap();
   Card::Guard guard(card);
+  card.reap();
   if (card.header().lost) return NVML_ERROR_GPU_IS_LOST;
   const uint64_t now_ns = card.card_time(host.now_ns());
   advance(card, now_ns);

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "sim/driver_version.h"
 #include "sim/nvml_state.h"
@@ -301,6 +303,31 @@ TEST_F(NvmlTest, ALostCardSaysSo) {
   }
   unsigned milliwatts = 0;
   EXPECT_EQ(sim_nvmlDeviceGetPowerUsage(handle, &milliwatts), NVML_ERROR_GPU_IS_LOST);
+}
+
+// A process that is registering itself has not named its kernel lock yet: whoever looked at the card without its lock
+// would take it for dead, and what it holds would stay on the card for ever.
+TEST_F(NvmlTest, NobodyIsFoundDeadWhileTheCardIsBeingChanged) {
+  ASSERT_EQ(sim_nvmlInit_v2(), NVML_SUCCESS);
+  const nvmlDevice_t handle = device();
+  auto other = Card::open((folder_ / "card0").string());
+  ASSERT_TRUE(other.ok());
+  std::thread asking;
+  {
+    Card::Guard guard(**other);
+    const Index half_registered = (*other)->new_process();
+    asking = std::thread([this, handle] {
+      auto here = thread_;
+      set_current_thread(&here);
+      unsigned milliwatts = 0;
+      EXPECT_EQ(sim_nvmlDeviceGetPowerUsage(handle, &milliwatts), NVML_SUCCESS);
+      set_current_thread(nullptr);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ((*other)->process(half_registered).state, LiveState::kLive);
+    (*other)->free_process(half_registered);
+  }
+  asking.join();
 }
 
 TEST_F(NvmlTest, EventsTellXids) {
