@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <iterator>
 
 #include "agent/card_lock.h"
 #include "agent/nvml_cards.h"
@@ -250,9 +251,21 @@ Result<void> Node::release(const Peer& peer, const std::string& text, bool force
     return invalid(fmt::format("grant '{}' is a pod's; delete the pod to release it", grant.record.name));
   }
   probe_grant(grant, monotonic_ns());
-  bool busy = false;
-  for (const GrantCard& card : grant.cards) busy = busy || card.watch->any_alive() || card.watch->any_waiting();
-  if (busy && !force) {
+  bool alive = false;
+  bool held = false;
+  for (const GrantCard& card : grant.cards) {
+    alive = alive || card.watch->any_alive();
+    held = held || card.watch->any_waiting();
+  }
+  // Its command has ended; the card still has what that left. Who asks next waits for it, since it fades.
+  if (!alive && held && !grant.fading) {
+    std::vector<Holder> holders = std::move(grant.holders);
+    grant.holders.clear();
+    adopt_namespace(grant);
+    alive = !grant.holders.empty();  // left behind, without a card so far
+    std::move(holders.begin(), holders.end(), std::back_inserter(grant.holders));
+  }
+  if (alive && !force) {
     return Error{ErrorCode::kExists,
                  fmt::format("grant '{}' is in use by running programs; end them first, or use force "
                              "to close it for new ones",
@@ -261,7 +274,8 @@ Result<void> Node::release(const Peer& peer, const std::string& text, bool force
   grant.closing = true;
   grant.holders.clear();
   if (grant.pages) grant.pages->close_for_new_programs();
-  if (!busy) end_grant(grant.record.id, "released");
+  if (!alive && held && !grant.fading) fade_grant(grant);
+  if (!alive && !held) end_grant(grant.record.id, "released");
   return {};
 }
 

@@ -213,6 +213,31 @@ TEST_F(NodeTest, SharesChangeInPlaceAndMemoryNeverBelowWhatIsUsed) {
   EXPECT_NE(crooked.error().message.find("multiple of 5"), std::string::npos);
 }
 
+// `sluice run` gives back when its command has ended. The card may still hold what that left, which the next one waits
+// for.
+TEST_F(NodeTest, AGrantGivenBackWhileTheCardHoldsItsMemoryMakesTheNextOneWait) {
+  FakeCards cards(1);
+  auto node = make_node(cards);
+  Result<GrantAnswer> first = node->grant(kSelf, share(20, 50, "a"));
+  ASSERT_TRUE(first);
+  FakeProgram program(first->usage_file, 0, 0, 15000);
+  ASSERT_TRUE(program.ready());
+  const pid_t pid = program.pid();
+  cards.use(0, pid, 15000);
+  watch(*node, cards);
+  program.kill();
+  EXPECT_TRUE(node->release(kSelf, "a", false).ok());
+  std::thread freed([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    cards.use(0, pid, 0);
+    watch(*node, cards);
+    watch(*node, cards);
+  });
+  Result<GrantAnswer> second = node->grant(kSelf, share(20, 50, "b"));
+  freed.join();
+  EXPECT_TRUE(second) << second.error().message;
+}
+
 TEST_F(NodeTest, StrangersMayNotTouchAGrant) {
   FakeCards cards(1);
   auto node = make_node(cards);
