@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """Whose card is whose, under load: 50 equal pods at once on one node of several cards, then a churn of random pods.
 
-    node_pods_test.py [CHURN] [SEED]      pods of the churn (100; 1,000 for the long run), seed of the choices (1)
+    node_pods_test.py [CHURN] [SEED] [--churn-only] [--seconds N]
+
+CHURN: pods of the churn (100; 1,000 for the long run); SEED: of the choices (1); --seconds: no new pods after that long,
+for a slow machine.
 
 For every pod the signed record, the kubelet's record, the CDI spec, the container's environment and mounts and the card
 itself name the same cards; no pod is failed by us; afterwards nothing is left."""
 
+import argparse
 import random
 import sys
 import time
@@ -139,7 +143,7 @@ def look_at_cards(node, now, seen):
         seen.add(pod["metadata"]["name"])
 
 
-def churn(cluster, node, count, seed):
+def churn(cluster, node, count, seed, seconds=None):
     import node_truth
     seen = set()
     rng = random.Random(seed)
@@ -150,6 +154,8 @@ def churn(cluster, node, count, seed):
         assert time.monotonic() < deadline, f"{done} of {count} pods after {time.monotonic() - began:.0f} s: {cluster.kubectl('get', 'pods').stdout[-1500:]}"
         now = pods(cluster)
         look_at_cards(node, now, seen)
+        if seconds and made and time.monotonic() - began > seconds:
+            count = made
         for name, pod in now.items():
             phase = pod["status"].get("phase")
             if phase in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"]:
@@ -169,18 +175,22 @@ def churn(cluster, node, count, seed):
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("count", type=int, nargs="?", default=100)
+    parser.add_argument("seed", type=int, nargs="?", default=1)
+    parser.add_argument("--churn-only", action="store_true")
+    parser.add_argument("--seconds", type=float)
+    wanted = parser.parse_args()
     node_world.enter()
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     import images
     from node_install import InstalledCluster
     with InstalledCluster(images=[images.probe(node_world.folder())]) as cluster:
         node = cluster.add_sharing_node("node-b")
         cluster.install(count=CARDS)
         cluster.wait_allocatable(node, {"aliyun.com/gpu-mem": str(31 * CARDS), "aliyun.com/gpu-core.percentage": str(100 * CARDS)})
-        if "--churn-only" not in sys.argv:
+        if not wanted.churn_only:
             fifty_at_once(cluster, node)
-        churn(cluster, node, count, seed)
+        churn(cluster, node, wanted.count, wanted.seed, wanted.seconds)
 
 
 if __name__ == "__main__":
