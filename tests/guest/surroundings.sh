@@ -14,6 +14,7 @@ limit=10487
 routes="$work/bin/routes"  # a copy where any user may read and run it, with the libraries beside it
 mkdir "$work/bin" "$work/driver" "$work/library" "$work/empty"
 cp "$build/tests/guest_routes" "$routes"
+cp "$build/tests/guest_seccomp_filter" "$work/bin/seccomp_filter"
 cp "$build/sim/libcuda.so.1" "$build/sim/libnvidia-ml.so.1" "$work/driver/"
 cp "$build/guest/"*.so* "$work/library/"
 export LD_LIBRARY_PATH="$work/driver"
@@ -50,6 +51,9 @@ two-copies $limit 2" "$routes" two-copies "$work/driver"
   surrounding user $delivery "soname $limit 2" setpriv --reuid=12345 --regid=12345 --clear-groups "$routes" soname "$work/driver"
   unshare -U true 2>/dev/null &&
     surrounding user-namespace $delivery "soname $limit 2" unshare -Ur "$routes" soname "$work/driver"
+
+  # The calls that container runtimes deny by default.
+  surrounding seccomp $delivery "soname $limit 2" "$work/bin/seccomp_filter" "$routes" soname "$work/driver"
 
   # Set-user-id programs ignore LD_LIBRARY_PATH and name the driver's file.
   cp "$routes" "$routes-setuid" && chmod 4755 "$routes-setuid"
