@@ -5,6 +5,7 @@
 //
 //   allocation_kinds LIMIT_MIB
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -79,6 +80,7 @@ CUstream stream = nullptr;
 CUmemoryPool pool = nullptr;
 CUgraph graph = nullptr;
 CUgraphExec exec = nullptr;
+uint64_t mapped_bytes = 0;
 
 void free_linear() {
   CALL(cuMemFree_v2)(address);
@@ -102,6 +104,82 @@ CUresult take_array(uint64_t bytes, unsigned int depth, unsigned int flags) {
   descriptor.NumChannels = 4;
   descriptor.Flags = flags;
   return CALL(cuArray3DCreate_v2)(&array, &descriptor);
+}
+
+// Four levels, each a quarter of the one before: 85/64 of the first.
+CUresult take_mipmap(uint64_t bytes) {
+  CUDA_ARRAY3D_DESCRIPTOR descriptor = {};
+  constexpr uint64_t kWidth = 4096, kLayers = 8, kTexelBytes = 16;
+  descriptor.Width = kWidth;
+  descriptor.Depth = kLayers;
+  descriptor.Height = bytes / 85 * 64 / (kWidth * kTexelBytes * kLayers) / 8 * 8;
+  descriptor.Format = CU_AD_FORMAT_FLOAT;
+  descriptor.NumChannels = 4;
+  descriptor.Flags = CUDA_ARRAY3D_LAYERED;
+  // What must be refused is asked for rounded up.
+  if (bytes > limit) descriptor.Height += 16;
+  return CALL(cuMipmappedArrayCreate)(&mipmap, &descriptor, 4);
+}
+
+CUmemAllocationProp on_card(CUmemAllocationHandleType shared_as) {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = shared_as;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  return properties;
+}
+
+// Exported and imported again by the same process, mapped through the import; the first handle is released last.
+CUresult take_imported(uint64_t bytes) {
+  const CUmemAllocationProp properties = on_card(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  const CUresult made = CALL(cuMemCreate)(&handle, bytes, &properties, 0);
+  if (made != CUDA_SUCCESS) return made;
+  int file = -1;
+  CUmemGenericAllocationHandle imported = 0;
+  CUresult result = CALL(cuMemExportToShareableHandle)(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  if (result == CUDA_SUCCESS) {
+    result = CALL(cuMemImportFromShareableHandle)(&imported, reinterpret_cast<void*>(static_cast<intptr_t>(file)),
+                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    ::close(file);
+  }
+  mapped_bytes = bytes;
+  if (result == CUDA_SUCCESS) result = CALL(cuMemAddressReserve)(&address, bytes, 0, 0, 0);
+  if (result == CUDA_SUCCESS) result = CALL(cuMemMap)(address, bytes, 0, imported, 0);
+  CALL(cuMemRelease)(imported);
+  return result;
+}
+
+void give_imported() {
+  CALL(cuMemUnmap)(address, mapped_bytes);
+  CALL(cuMemAddressFree)(address, mapped_bytes);
+  CALL(cuMemRelease)(handle);
+}
+
+// A context, made and destroyed where no more than this is left.
+CUresult crowded_context(const std::function<CUresult()>& make_and_destroy, uint64_t left_bytes) {
+  CUcontext current = nullptr;
+  CALL(cuCtxGetCurrent)(&current);
+  CUdeviceptr ballast = 0;
+  const uint64_t available = free_bytes();
+  CUresult result = CALL(cuMemAlloc_v2)(&ballast, (available - left_bytes) / (2 * kMiB) * (2 * kMiB));
+  if (result != CUDA_SUCCESS) return result;
+  result = make_and_destroy();
+  CALL(cuCtxSetCurrent)(current);
+  CALL(cuMemFree_v2)(ballast);
+  return result;
+}
+
+// Refused where 32 MiB are left, given where 1 GiB is, and nothing is missing afterwards.
+void check_context(const char* name, const std::function<CUresult()>& make_and_destroy) {
+  const uint64_t before = free_bytes();
+  const CUresult crowded = crowded_context(make_and_destroy, 32 * kMiB);
+  const CUresult fits = crowded_context(make_and_destroy, 1024 * kMiB);
+  const uint64_t after = free_bytes();
+  const bool good = crowded == CUDA_ERROR_OUT_OF_MEMORY && fits == CUDA_SUCCESS && after == before;
+  if (!good) ++wrong;
+  std::printf("%-34s left 32 MiB=%d left 1 GiB=%d free %llu>%llu %s\n", name, crowded, fits,
+              static_cast<unsigned long long>(before / kMiB), static_cast<unsigned long long>(after / kMiB),
+              good ? "ok" : "WRONG");
 }
 
 CUresult take_graph(uint64_t bytes, bool captured) {
@@ -185,6 +263,20 @@ std::vector<Kind> kinds() {
                    return CALL(cuMipmappedArrayCreate)(&mipmap, &descriptor, 1);
                  },
                  [] { CALL(cuMipmappedArrayDestroy)(mipmap); }, block});
+  all.push_back({"cuArray3DCreate_v2 cube map",
+                 [](uint64_t n) {
+                   CUDA_ARRAY3D_DESCRIPTOR descriptor = {};
+                   descriptor.Width = descriptor.Height = 1024;
+                   // 6 layers of 16 MiB a cube, rounded up.
+                   descriptor.Depth = (n + 96 * kMiB - 1) / (96 * kMiB) * 6;
+                   descriptor.Format = CU_AD_FORMAT_FLOAT;
+                   descriptor.NumChannels = 4;
+                   descriptor.Flags = CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_LAYERED;
+                   return CALL(cuArray3DCreate_v2)(&array, &descriptor);
+                 },
+                 [] { CALL(cuArrayDestroy)(array); }, 96 * kMiB});
+  all.push_back({"cuMipmappedArrayCreate 4 levels", take_mipmap, [] { CALL(cuMipmappedArrayDestroy)(mipmap); }, block});
+  all.push_back({"cuMemCreate, exported and imported", take_imported, give_imported, block});
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
@@ -295,19 +387,19 @@ int main(int argc, char** argv) {
   for (const Kind& kind : all) {
     if (argc < 3 || kind.name.find(argv[2]) != std::string::npos) check(kind);
   }
-  // A second context, when there is no room for one.
-  uint64_t left = free_bytes();
-  CUcontext second = nullptr;
-  CALL(cuMemAlloc_v2)(&address, left - 32 * kMiB);
-  const CUresult crowded = CALL(cuCtxCreate_v2)(&second, 0, 0);
-  const CUresult primary = CALL(cuDevicePrimaryCtxRetain)(&second, 0);
-  if (crowded != CUDA_ERROR_OUT_OF_MEMORY || primary != CUDA_ERROR_OUT_OF_MEMORY) ++wrong;
-  std::printf("%-34s %d %d\n", "context and primary when full", crowded, primary);
-  CALL(cuCtxSetCurrent)(context);
-  CALL(cuMemFree_v2)(address);
+  // Further contexts, by every constructor, with and without room for one.
+  CUcontext made = nullptr;
+  const auto gone = [&made](CUresult result) { return result == CUDA_SUCCESS ? CALL(cuCtxDestroy_v2)(made) : result; };
+  check_context("cuCtxCreate_v2", [&] { return gone(CALL(cuCtxCreate_v2)(&made, 0, 0)); });
+  check_context("cuCtxCreate_v3", [&] { return gone(CALL(cuCtxCreate_v3)(&made, nullptr, 0, 0, 0)); });
+  check_context("cuCtxCreate_v4", [&] { return gone(CALL(cuCtxCreate_v4)(&made, nullptr, 0, 0)); });
+  check_context("cuDevicePrimaryCtxRetain", [&] {
+    const CUresult result = CALL(cuDevicePrimaryCtxRetain)(&made, 0);
+    return result == CUDA_SUCCESS ? CALL(cuDevicePrimaryCtxRelease_v2)(0) : result;
+  });
   const CUresult stack = CALL(cuCtxSetLimit)(CU_LIMIT_STACK_SIZE, 256 * 1024);
   if (stack != CUDA_ERROR_OUT_OF_MEMORY) ++wrong;
   std::printf("%-34s %d\n", "cuCtxSetLimit stack, too large", stack);
-  std::printf("%zu kinds, %d wrong\n", all.size() + 3, wrong);
+  std::printf("%zu kinds, %d wrong\n", all.size() + 5, wrong);
   return wrong > 90 ? 90 : wrong;
 }

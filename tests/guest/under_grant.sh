@@ -37,13 +37,23 @@ for _ in $(seq 100); do [ -s "$work/holding" ] && break; sleep 0.05; done
 granted kinds bind --limit-mib $limit -- "$build/tests/guest_allocation_kinds" $limit >"$work/kinds.txt" 2>&1 ||
   fail "allocation kinds: $(grep -v ' ok$' "$work/kinds.txt")"
 tail -1 "$work/kinds.txt"
-[ "$(tail -1 "$work/kinds.txt")" = "28 kinds, 0 wrong" ] || fail "the list of kinds is not what it was: $(tail -1 "$work/kinds.txt")"
+[ "$(tail -1 "$work/kinds.txt")" = "33 kinds, 0 wrong" ] || fail "the list of kinds is not what it was: $(tail -1 "$work/kinds.txt")"
 most=$(most_resident guest_allocation_kinds)
 [ "$most" -gt $(( (limit - 100) << 20 )) ] || fail "the card's log shows at most $most bytes: the limit was never reached"
 [ "$most" -le $(( limit << 20 )) ] || fail "the card held $most bytes for the container, more than its $limit MiB"
 echo "at most $(( most >> 20 )) of $limit MiB by the card's log"
 kill -9 $neighbour; wait $neighbour 2>/dev/null || true
 trap 'rm -rf "$work"' EXIT
+
+echo "== memory that two processes of the container share: charged once, where it was made"
+"$build/bin/sluice-sim" create "$work/shared-cards" --card V100-SXM2-32GB teardown_delay_ns=0 >/dev/null
+SLUICE_SIM_DIR="$work/shared-cards" granted shared bind --limit-mib $limit -- "$build/tests/guest_shared_allocations" $limit >"$work/shared.txt" 2>&1 ||
+  fail "shared memory: $(grep -v ' ok$' "$work/shared.txt")"
+[ "$(tail -1 "$work/shared.txt")" = "4 shared kinds, 0 wrong" ] || fail "shared memory: $(tail -1 "$work/shared.txt")"
+most=$("$build/bin/sluice-sim" log "$work/shared-cards/card0" --json --pid 0 --window 86400000 | python3 -c '
+import json, sys
+print(max(p["most_resident_bytes"] for w in json.load(sys.stdin)["windows"] for p in w["processes"] if p["pid"] == 0) >> 20)')
+[ "$most" -gt $((limit - 100)) ] && [ "$most" -le $limit ] || fail "shared memory: the card held $most MiB for a container of $limit"
 
 echo "== every way to the driver"
 for delivery in bind preload; do
