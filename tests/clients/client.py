@@ -10,6 +10,10 @@ import sys
 import time
 
 
+PRESSURE = "--pressure" in sys.argv  # fill the card's memory to the package's own error, give it back, and work on
+MOST_PIECES = 100000
+
+
 class Client:
     """Collects what a client saw. Use as a context manager; on success prints one JSON line and ends with 0."""
 
@@ -23,6 +27,19 @@ class Client:
         """Fails the client with the sentence `what` unless the condition holds."""
         if not condition:
             raise AssertionError(what)
+
+    def fill(self, take, words):
+        """Calls take() and keeps what it gives until the package says that memory is out: with an error of its own in
+        which one of `words` stands. The pieces, and the error's text."""
+        pieces = []
+        while len(pieces) < MOST_PIECES:
+            try:
+                pieces.append(take())
+            except Exception as error:  # packages differ in the class, and move it between versions
+                self.check(any(word in str(error).lower() for word in words), f"not an out-of-memory error: {error!r}")
+                self.check(len(pieces) >= 3, f"out of memory after {len(pieces)} pieces: {error}")
+                return pieces, f"{type(error).__name__}: {error}".splitlines()[0]
+        raise AssertionError(f"{MOST_PIECES} pieces and never out of memory")
 
     def saw(self, **values):
         """Adds values to the JSON line."""

@@ -4,7 +4,7 @@ import ctypes
 import time
 
 from cuda.bindings import driver
-from client import PTX_TEMPLATE, Client
+from client import PRESSURE, PTX_TEMPLATE, Client
 
 MIB = 1 << 20
 
@@ -151,6 +151,23 @@ def work(client, pointer):
     client.saw(busy_ms=(1 + launches + 50) * 0.2, elapsed_ms=elapsed_ms)
 
 
+def pressure(client):
+    """Fills memory by plain calls and from a pool to the driver's refusal, frees it, and finds it all there again."""
+    free_before, _ = ok(driver.cuMemGetInfo())
+    for take, give in ((lambda: ok(driver.cuMemAlloc(32 * MIB), "cuMemAlloc"), driver.cuMemFree),
+                       (lambda: ok(driver.cuMemAllocAsync(32 * MIB, 0), "cuMemAllocAsync"),
+                        lambda pointer: driver.cuMemFreeAsync(pointer, 0))):
+        pieces, error = client.fill(take, ["error_out_of_memory"])
+        for pointer in pieces:
+            ok(give(pointer))
+        ok(driver.cuCtxSynchronize())
+        ok(driver.cuMemPoolTrimTo(ok(driver.cuDeviceGetDefaultMemPool(0)), 0))
+        free_after, _ = ok(driver.cuMemGetInfo())
+        client.check(free_after == free_before, f"{free_before} bytes were free, {free_after} are afterwards")
+        client.check(len(pieces) * 32 * MIB > free_before - 64 * MIB, f"only {len(pieces)} pieces of 32 MiB were given")
+    client.saw(filled_bytes=len(pieces) * 32 * MIB, error=error)
+
+
 def main():
     with Client("cuda-bindings") as client:
         ok(driver.cuInit(0), "cuInit")
@@ -159,6 +176,8 @@ def main():
         name = ok(driver.cuDeviceGetName(64, device)).split(b"\0")[0].decode()
         context = ok(driver.cuDevicePrimaryCtxRetain(device))
         ok(driver.cuCtxSetCurrent(context))
+        if PRESSURE:
+            pressure(client)
         pointer = memory(client)
         shapes(client, pointer)
         work(client, pointer)

@@ -1,8 +1,11 @@
 """Runs one client script on a simulated card and compares what it saw with the card's own log.
 
-Usage: run_clients.py NAME [--per-thread] [--prefix COMMAND] [--total-bytes N] [--cards DIR]
+Usage: run_clients.py NAME [--per-thread] [--pressure] [--prefix COMMAND] [--total-bytes N] [--cards DIR]
   NAME            bindings, core, tinygrad, drjit, nvml, nvitop, gpustat, numba: the script client_NAME.py
   --per-thread    ask for the per-thread default stream (cuda-python packages)
+  --pressure      a worker fills the memory it can get to the package's own error, frees it, and works on; the log must show
+                  that it came within 64 MiB of --total-bytes and not over it
+  --beside-bytes  what others hold on the card all the while (with --pressure)
   --prefix        words put before the client's command, e.g. "sluice run --gpu-mem 10 --"; empty: the bare card
   --total-bytes   the memory that the client shall see as the card's; default: what the card has
   --cards         use the cards in this folder instead of making one
@@ -53,9 +56,9 @@ class Bench:
     def command(self, name):
         return [*self.prefix, str(self.python), str(HERE / f"client_{name}.py")]
 
-    def run(self, name):
+    def run(self, name, *arguments):
         """The JSON line of a client."""
-        done = subprocess.run(self.command(name), env=self.env, capture_output=True, text=True, timeout=CLIENT_LIMIT_S)
+        done = subprocess.run([*self.command(name), *arguments], env=self.env, capture_output=True, text=True, timeout=CLIENT_LIMIT_S)
         if done.returncode:
             raise Fault(f"client_{name}.py ended with {done.returncode}:\n{done.stdout[-1500:]}{done.stderr[-3000:]}")
         return json.loads(done.stdout.strip().splitlines()[-1])
@@ -72,6 +75,18 @@ class Bench:
                     busy_ms += process["executing_percent"] / 100 * length_ms
                     most = max(most, process["most_resident_bytes"])
         return busy_ms, most
+
+    def card_now_ms(self):
+        done = subprocess.run([str(BUILD / "bin" / "sluice-sim"), "show", str(self.cards / "card0"), "--json"],
+                              capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)["now_ns"] // 1000000
+
+    def card_log(self, from_ms):
+        """Most bytes resident on the card at one time, all processes together, since then."""
+        done = subprocess.run([str(BUILD / "bin" / "sluice-sim"), "log", str(self.cards / "card0"), "--json", "--pid", "0",
+                               "--window", "3600000", "--from", str(from_ms)], capture_output=True, text=True, check=True)
+        return max(process["most_resident_bytes"] for window in json.loads(done.stdout)["windows"]
+                   for process in window["processes"] if process["pid"] == 0)
 
     def smi(self, *arguments):
         done = subprocess.run([*self.prefix, str(BUILD / "bin" / "nvidia-smi"), *arguments], env=self.env,
@@ -92,6 +107,14 @@ def check_worker(bench, seen):
     else:
         expect(busy_ms > 0, "the log has no kernel of the client")
     print(f"{seen['client']}: {busy_ms:.2f} ms busy and {most / MIB:.0f} MiB at most by the log; saw {json.dumps(seen)}")
+
+
+def check_pressure(bench, seen, total_bytes, beside_bytes, from_ms):
+    # The card's row: pools belong to no context, and the log's rows of processes are those of their contexts.
+    most = bench.card_log(from_ms) - beside_bytes
+    expect(seen.get("filled_bytes", 0) > 0, "the client did not fill the card's memory")
+    expect(most <= total_bytes, f"the log's most is {most} bytes, the limit {total_bytes}")
+    expect(most > total_bytes - 64 * MIB, f"the log's most is {most} bytes of {total_bytes}: memory was refused too early")
 
 
 def memory_of(seen, what):
@@ -132,6 +155,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("--per-thread", action="store_true")
+    parser.add_argument("--pressure", action="store_true")
+    parser.add_argument("--beside-bytes", type=int, default=0)
     parser.add_argument("--prefix", default=os.environ.get("SLUICE_CLIENT_PREFIX", ""))
     parser.add_argument("--total-bytes", type=int, default=0)
     parser.add_argument("--cards", type=pathlib.Path)
@@ -151,7 +176,11 @@ def main():
             if args.name in VIEWERS:
                 check_viewer(bench, args.name, total)
             else:
-                check_worker(bench, bench.run(args.name))
+                from_ms = bench.card_now_ms()
+                seen = bench.run(args.name, *(["--pressure"] if args.pressure else []))
+                check_worker(bench, seen)
+                if args.pressure:
+                    check_pressure(bench, seen, total, args.beside_bytes, from_ms)
         except Fault as fault:
             sys.exit(f"{args.name}: {fault}")
 
