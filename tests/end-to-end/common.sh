@@ -136,14 +136,16 @@ measured() { { echo -15 >/proc/self/autogroup || renice -n -10 $$; } >/dev/null 
 # Card time in milliseconds, the card's log speaks of it.
 card_now() { sluice-sim show "$SLUICE_SIM_DIR/card0" --json | python3 -c "import json,sys; print(json.load(sys.stdin)['now_ns'] // 1000000)"; }
 
+# Processes that want a processor of this machine, and whether that leaves room to measure real time.
+busy() { awk '{print int($1)}' /proc/loadavg; }
+idle_enough() { [ "$(busy)" -le $(($(nproc) + 3)) ]; }
+
 # share_is PID|card PERCENT FROM TO [--five P] [--whole P]: by the card's log.
 # On a machine that is busy with other work a wrong share is no verdict about ours: then the figures are shown and the test
 # counts as skipped.
 share_is() {
   "$here/shares.py" "$SLUICE_SIM_DIR/card0" "$@" && return
-  local busy
-  busy=$(awk '{print int($1)}' /proc/loadavg)
-  [ "$busy" -le $(($(nproc) + 3)) ] || skip "$busy processes want this machine's $(nproc) processors; run it alone"
+  idle_enough || skip "$(busy) processes want this machine's $(nproc) processors; run it alone"
   fail "the share is not what was granted"
 }
 
