@@ -40,7 +40,10 @@ void charge(core::Node& node, const core::Placement& placement, bool every_card)
 }  // namespace
 
 State::State(StateSettings settings, std::optional<kube::Verifier> verifier)
-    : settings_(std::move(settings)), verifier_(std::move(verifier)), cluster_(core::make_scorer(settings_.policy)) {}
+    : settings_(std::move(settings)),
+      verifier_(std::move(verifier)),
+      cluster_(core::make_scorer(settings_.policy)),
+      learner_(settings_.policy) {}
 
 void State::replace_nodes(const json::Array& items) {
   std::lock_guard lock(mutex_);
@@ -190,6 +193,11 @@ void State::put_pod(kube::Pod pod) {
   bool same_request = entry.record_seen && entry.pod.asks() == pod.asks();
   entry.pod = std::move(pod);
   if (!same_request) entry.request = core::parse_pod(entry.pod.text);
+  if (added && entry.request.ok()) {
+    if (std::unique_ptr<core::Scorer> scorer = learner_.saw(entry.request->total)) {
+      cluster_.replace_scorer(std::move(scorer));
+    }
+  }
   bool pending = entry.pod.node_name.empty();
   if (pending)
     pending_.insert(uid);

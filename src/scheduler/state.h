@@ -33,6 +33,7 @@
 #include "kube/allocation.h"
 #include "kube/objects.h"
 #include "scheduler/disruption.h"
+#include "scheduler/workload_learner.h"
 
 namespace sluice::scheduler {
 
@@ -239,6 +240,7 @@ class State {
   std::optional<kube::Verifier> verifier_;
   mutable std::mutex mutex_;
   core::Cluster cluster_;
+  WorkloadLearner learner_;
   std::unordered_map<std::string, NodeEntry, NameHash, std::equal_to<>> nodes_;
   std::unordered_map<std::string, PodEntry> pods_;
   std::map<std::string, std::set<std::string>, std::less<>> nominated_;  // node -> uids of pending pods

@@ -74,6 +74,46 @@ TEST_F(StateTest, HaveIsTheBestOverAllNodesSoThatTextsAreEqual) {
   EXPECT_EQ(answer.unresolvable[1].second, answer.unresolvable[0].second);
 }
 
+// A small pod on the half-full card would spoil it for the usual pod, which takes half a card; the empty card stays
+// good for one. That is known once enough pods were seen; binpack never looks.
+TEST(StatePolicy, TheDefaultLearnsWhatUsuallyArrives) {
+  for (core::PolicyName policy : {core::PolicyName::kDefault, core::PolicyName::kBinpack}) {
+    kube::Signer signer = kube::Signer::generate();
+    StateSettings settings;
+    settings.policy.name = policy;
+    State state(settings, *kube::Verifier::from_pem({signer.public_pem()}));
+    state.replace_nodes({node("half", 1), node("empty", 1)});
+    const PodSpec small{.name = "small", .memory = "8", .core = "25"};
+    state.replace_pods({pod({.name = "there", .memory = "15", .core = "50", .node = "half", .started = true})});
+    EXPECT_EQ(state.filter(decoded(small), {"half", "empty"}).nodes[0], "half");
+    for (size_t i = 0; i < WorkloadLearner::kFirst; ++i)
+      state.pod_changed(pod({.name = fmt::format("p{}", i), .memory = "16", .core = "50"}));
+    EXPECT_EQ(state.filter(decoded(small), {"half", "empty"}).nodes[0],
+              policy == core::PolicyName::kDefault ? "empty" : "half");
+    EXPECT_EQ(state.filter(decoded({.name = "p0", .memory = "16", .core = "50"}), {"half", "empty"}).nodes[0], "half");
+  }
+}
+
+TEST(WorkloadLearner, LearnsAgainWhenHalfOfItIsNew) {
+  core::Request request;
+  request.kind = core::Kind::kMemory;
+  request.cards = 1;
+  request.units = 8;
+  WorkloadLearner learner({});
+  size_t learnt = 0;
+  for (size_t i = 1; i <= 10'000; ++i) {
+    if (learner.saw(request) == nullptr) continue;
+    ++learnt;
+    EXPECT_GE(i, WorkloadLearner::kFirst);
+  }
+  EXPECT_GE(learnt, 6u);
+  EXPECT_LE(learnt, 12u);
+  core::Policy spread;
+  spread.name = core::PolicyName::kSpread;
+  WorkloadLearner never(spread);
+  for (size_t i = 0; i < WorkloadLearner::kFirst; ++i) EXPECT_EQ(never.saw(request), nullptr);
+}
+
 TEST_F(StateTest, HoldsFromPlanUntilGone) {
   state_.replace_nodes({node("a")});
   state_.replace_pods({});
