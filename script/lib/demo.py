@@ -131,7 +131,12 @@ class Demo:
         print("\nby the cards' own logs:")
         for claim in exclusive + shared:
             print(f"  {'holds ' if claim.holds else 'FAILED'}  {claim.text}")
-        return all(claim.holds for claim in exclusive + shared)
+        holds = all(claim.holds for claim in exclusive + shared)
+        busy, processors = os.getloadavg()[0], os.cpu_count()
+        if not holds and busy > processors + 1:
+            print(f"  {busy:.0f} processes want this machine's {processors} processors: the programs of both pods come late to their "
+                  "cards. Run it when nothing else does.")
+        return holds
 
     def plot(self, logs):
         output = self.arguments.output

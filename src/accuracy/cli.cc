@@ -26,6 +26,12 @@ int accuracy_main(int argc, char** argv) {
   bool as_json = false;
   int seeds = 1;
   double seconds = 0;
+  app.footer(
+      "Example:\n  echo '{\"containers\": [{\"name\": \"a\", \"percent\": 30, \"streams\": [{\"kernel_us\": 100}]}]}' "
+      "| "
+      "sluice-accuracy - --seconds 10\nKeys of a scenario: docs/accuracy.md. Exit codes: 0 done, 1 it failed, 2 the "
+      "scenario or the options are wrong.");
+  app.name("sluice-accuracy");
   app.add_option("scenario", path, "JSON file, - for standard input")->required();
   app.add_flag("--json", as_json, "figures as JSON");
   app.add_option("--plot", plot, "write shares over time as SVG");

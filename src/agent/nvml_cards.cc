@@ -306,10 +306,11 @@ Result<std::unique_ptr<Cards>> open_nvml_cards(const std::string& driver_directo
     for (const char* folder : kFolders) attempt(fmt::format("{}/{}", folder, kSoname));
   }
   if (library == nullptr) {
-    return not_found(
-        fmt::format("no card: the driver's {} is not on this machine ({}); install the driver or name its "
-                    "folder with --driver-dir",
-                    kSoname, tried));
+    return not_found(fmt::format(
+        "no card: the driver's {} is not on this machine ({}); install the driver, put the "
+        "folder of its libraries (or of a simulated card's) into LD_LIBRARY_PATH, or name it to sluice-agent "
+        "with --driver-dir",
+        kSoname, tried));
   }
   std::string path = loaded_path(library);
   Result<Api> api = bind_api(library, path);  // never unloaded: the driver keeps threads and handlers of its own
