@@ -8,6 +8,7 @@
 // --driver    folder with libcuda.so.1 and libnvidia-ml.so.1 of the "real" driver. In bind delivery the guest's files
 // are
 //             mounted over the two; programs find the folder through LD_LIBRARY_PATH, as they would a driver's.
+// --root      folder that becomes the program's root; the paths of driver and guest are in it, as seen from outside
 // --state     folder where the pages are kept; with --keep-pages existing ones are used, so several programs share
 // them. The cards are those of SLUICE_SIM_DIR, asked through the driver's own NVML.
 #include <dlfcn.h>
@@ -39,7 +40,7 @@ using namespace sluice;
 }
 
 struct Options {
-  std::string driver, guest, state, delivery = "bind";
+  std::string driver, guest, state, root, delivery = "bind";
   uint64_t limit_mib = 0, core_permille = 0, estimate_mib = 600;
   bool keep_pages = false;
   char** program = nullptr;
@@ -65,6 +66,8 @@ Options parse(int argc, char** argv) {
       options.guest = value;
     } else if (name == "--state") {
       options.state = value;
+    } else if (name == "--root") {
+      options.root = value;
     } else if (name == "--delivery") {
       options.delivery = value;
     } else if (name == "--limit-mib") {
@@ -176,15 +179,17 @@ void build_namespace(const Options& options) {
   if (::unshare(CLONE_NEWNS) != 0) fail("unshare");
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) fail("private mounts");
   // A tmpfs of its own under the fixed path, visible in this namespace only.
-  ::mkdir("/run/sluice", 0755);
-  if (::mount("tmpfs", "/run/sluice", "tmpfs", 0, "mode=0755") != 0) fail("tmpfs");
-  const std::string root = page::kContainerRoot;
+  const std::string fixed = options.root + "/run/sluice";
+  ::mkdir(fixed.c_str(), 0755);
+  if (::mount("tmpfs", fixed.c_str(), "tmpfs", 0, "mode=0755") != 0) fail("tmpfs");
+  const std::string root = options.root + page::kContainerRoot;
+  const std::string usage = options.root + page::kUsagePath;
   for (const char* folder : {"", "/grant", "/driver"}) ::mkdir((root + folder).c_str(), 0755);
-  touch(page::kUsagePath);
+  touch(usage);
   bind(options.state + "/grant", root + "/grant", true);
-  bind(options.state + "/usage", page::kUsagePath, false);
+  bind(options.state + "/usage", usage, false);
   for (const char* library : {"/libcuda.so.1", "/libnvidia-ml.so.1"}) {
-    const std::string real = page::kDriverDirectory + std::string("/") + page::real_driver_name(library + 1);
+    const std::string real = options.root + page::kDriverDirectory + "/" + page::real_driver_name(library + 1);
     touch(real);
     bind(options.driver + library, real, true);
     if (options.delivery == "bind") bind(options.guest + library, options.driver + library, true);
@@ -210,6 +215,7 @@ int main(int argc, char** argv) {
   const bool present = ::access((options.state + "/grant/page").c_str(), F_OK) == 0;
   if (!options.keep_pages || !present) write_pages(options, ask_cards(options));
   build_namespace(options);
+  if (!options.root.empty() && (::chroot(options.root.c_str()) != 0 || ::chdir("/") != 0)) fail("root " + options.root);
   ::execvp(options.program[0], options.program);
   fail(options.program[0]);
 }
