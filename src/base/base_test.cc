@@ -170,6 +170,8 @@ TEST(Files, WritesAreWholeOrNothing) {
   EXPECT_EQ(*read_file(path), "two");
   EXPECT_FALSE(read_file(path, 2).ok());
   EXPECT_EQ(write_file_atomic("/nonexistent/x", "y").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(read_file("/tmp").error().code, ErrorCode::kInvalid);  // what was named is the wrong kind of thing
+  EXPECT_EQ(read_file("/" + std::string(300, 'x')).error().code, ErrorCode::kInvalid);
 }
 
 TEST(Metrics, EscapesLabels) {

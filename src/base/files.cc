@@ -34,6 +34,11 @@ Error errno_error(std::string_view what, std::string_view path, int errno_value)
     case ENOMEM:
       code = ErrorCode::kExhausted;
       break;
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+      code = ErrorCode::kInvalid;
+      break;
     case EEXIST:
       code = ErrorCode::kExists;
       break;

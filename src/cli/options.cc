@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "cli/exit_codes.h"
@@ -15,8 +16,7 @@ namespace {
 #error "SLUICE_VERSION comes from the build"
 #endif
 
-constexpr const char* kRunFooter = R"(
-Examples:
+constexpr const char* kRunFooter = R"(Examples:
   sluice run --gpu-mem 10 --gpu-core 30 -- python train.py
   sluice run --gpu-mem 8 -- nvidia-smi          memory limited, compute shared
   sluice run --gpus 1 -- ./benchmark            a whole card, nobody else on it
@@ -144,17 +144,19 @@ void Parser::add_others() {
   top = add("top", "Watch cards and grants live (plain text when not on a terminal); q quits");
   top->add_option("-d,--delay", options.top.interval_ms, "milliseconds between readings, 100..60000")
       ->type_name("MS")
-      ->check(CLI::Range(100, 60000));
+      ->check(CLI::Range(100, 60000).description(""));
   top->add_option("-n,--iterations", options.top.iterations, "stop after this many readings; 0: never")
       ->type_name("N")
-      ->check(CLI::Range(0, 1000000));
+      ->check(CLI::Range(0, 1000000).description(""));
   top->add_flag("--json", options.json, "one JSON object per reading and line");
   cards = add("cards", "List the cards of this machine and what is free on them");
   cards->add_flag("--json", options.json, "print JSON");
   doctor = add("doctor", "Check driver, kernel, libraries, agent and pages; name the broken link and the mend");
   doctor->add_flag("--json", options.json, "print JSON");
   doctor->footer("Exit status: 0 all links hold, 1 a link is broken.");
-  demo = add("demo", "Run the demonstration: two cards, one exclusive, one shared at 30 %");
+  // Brings its own machines: no --run-dir.
+  demo = app->add_subcommand("demo", "Run the demonstration: two cards, one exclusive, one shared at 30 %");
+  demo->set_help_flag("-h,--help", "print this text");
   demo->allow_extras();
   demo->footer("Options after the word demo go to the demonstration itself; script/demo --help lists them.");
 }
@@ -279,6 +281,8 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
   } else if (!rest.empty()) {
     return problem("only sluice run takes a command after --", where, false);
   }
+  // The agent, which works in another folder, takes no relative path.
+  if (!o.run_directory.empty()) o.run_directory = std::filesystem::absolute(o.run_directory).lexically_normal();
   if (o.verb == Verb::kSet) {
     if (!parser.priority.empty()) {
       if (parser.priority != "yes" && parser.priority != "no") {

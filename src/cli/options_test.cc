@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "cli/exit_codes.h"
 #include "cli/request.h"
 
@@ -60,6 +62,7 @@ TEST(Options, WrongOnesAreNamed) {
       {{"top", "-d", "5"}, "not in range", kExitUsage},
       {{"ps", "--", "x"}, "only sluice run takes a command", kExitUsage},
       {{"psx"}, "unknown command 'psx'", kExitUsage},
+      {{"--json", "ps"}, "unknown option '--json'; options stand behind a command", kExitUsage},
   };
   for (const Wrong& wrong : wrongs) {
     const ParsedOptions p = parse_options(wrong.arguments);
@@ -67,6 +70,12 @@ TEST(Options, WrongOnesAreNamed) {
     EXPECT_EQ(p.exit_status, wrong.status) << wrong.message;
     EXPECT_NE(p.text.find(wrong.message), std::string::npos) << p.text;
   }
+}
+
+TEST(Options, ARelativeRunDirectoryIsMeantFromHere) {
+  EXPECT_EQ(parse_options({"ps", "--run-dir", "a/../b"}).options->run_directory, std::filesystem::current_path() / "b");
+  EXPECT_EQ(parse_options({"ps", "--run-dir", "/run/x"}).options->run_directory, "/run/x");
+  EXPECT_EQ(parse_options({"ps"}).options->run_directory, "");
 }
 
 RunOptions run_options(std::optional<std::string> memory, std::optional<std::string> core) {
