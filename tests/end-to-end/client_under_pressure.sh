@@ -6,7 +6,7 @@ clients=("$@")
 
 use_node "$work/a100" A100-40GB  # some packages refuse cards older than compute capability 7.5
 limit_mib=$(sluice cards --json | python3 -c "import json,sys; c = json.load(sys.stdin)[0]; print(c['memory_mib'] // c['units'])")
-background neighbour sluice run --gpu-mem 10 --gpu-core 30 --name neighbour -- long_kernels --kernel-ms 1 --depth 4 --mem-mib 8000 --seconds 600
+background neighbour sluice run --gpu-mem 10 --gpu-core 30 --name neighbour -- long_kernels --kernel-ms 1 --depth 4 --mem-mib 8000 --seconds 120
 neighbour=$pid
 until_is 10000 1 grants "len([g for g in list['grants'] if g['name'] == 'neighbour' and g['processes']])"
 program=$(program_of "$neighbour")
@@ -28,3 +28,4 @@ busy=$(sluice-sim log "$SLUICE_SIM_DIR/card0" --json --pid "$program" --window 5
 import json, sys
 print(sum(p['executing_percent'] > 0 for w in json.load(sys.stdin)['windows'] for p in w['processes'] if p['pid'] == $program))")
 [ "$busy" -ge 1 ] || fail "the neighbour no longer works"
+kill -KILL $(descendants "$neighbour") "$neighbour"
