@@ -28,4 +28,3 @@ busy=$(sluice-sim log "$SLUICE_SIM_DIR/card0" --json --pid "$program" --window 5
 import json, sys
 print(sum(p['executing_percent'] > 0 for w in json.load(sys.stdin)['windows'] for p in w['processes'] if p['pid'] == $program))")
 [ "$busy" -ge 1 ] || fail "the neighbour no longer works"
-kill -KILL $(descendants "$neighbour") "$neighbour"

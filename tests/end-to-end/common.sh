@@ -23,7 +23,8 @@ at_end() {
   local status=$?
   set +e
   local pid
-  for pid in "${started[@]}"; do kill -KILL "$pid" 2>/dev/null; done
+  # Runners with their programs: a runner that is killed leaves its program behind.
+  for pid in "${started[@]}"; do kill -KILL $(descendants "$pid") "$pid" 2>/dev/null; done
   for pid in $(agent_pids); do kill -KILL "$pid" 2>/dev/null; done
   # Grants' usage files lie on small file systems of their own.
   local mounted

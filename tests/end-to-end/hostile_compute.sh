@@ -18,8 +18,6 @@ leave() {
   local status=$?
   set +e
   unfreeze
-  local runner
-  for runner in "${started[@]}"; do kill -KILL $(descendants "$runner"); done 2>/dev/null
   (exit $status)
   at_end
   [ -z "$group" ] || { sleep 0.1; rmdir "$group"; }
