@@ -19,7 +19,7 @@ namespace sluice::agent {
 namespace {
 
 constexpr size_t kMaxEvents = 256;
-constexpr int64_t kEventRepeatMs = 10'000;
+constexpr uint64_t kEventRepeatNs = 10'000'000'000;
 
 }  // namespace
 
@@ -129,13 +129,17 @@ void Node::leave_keepers(Grant& grant) {
   }
 }
 
-// The same sentence is said once in kEventRepeatMs: a tenant decides how often it misbehaves, not how much is logged.
+// The same sentence is said once in kEventRepeatNs: a tenant decides how often it misbehaves, not how much is logged.
+// By the clock that nobody sets: after a jump back of the other, sentences would be swallowed until it has caught up.
 void Node::event(std::string what, std::string text) {
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
   const int64_t now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(since_epoch).count();
-  for (const Event& earlier : events_) {
-    if (earlier.text == text && now_ms - earlier.unix_ms < kEventRepeatMs) return;
+  const uint64_t now_ns = monotonic_ns();
+  for (const auto& [said_ns, earlier] : said_) {
+    if (earlier == text && now_ns - said_ns < kEventRepeatNs) return;
   }
+  said_.emplace_back(now_ns, text);
+  if (said_.size() > kMaxEvents) said_.pop_front();
   log::warning(text, {{"event", what}});
   events_.push_back({now_ms, std::move(what), std::move(text)});
   if (events_.size() > kMaxEvents) events_.pop_front();
@@ -226,6 +230,7 @@ void Node::end_grant(uint64_t id, std::string_view why) {
   grants_.erase(entry);
   if (grant->pages) grant->pages->close_for_new_programs();
   if (!grant->fading) leave_keepers(*grant);
+  at(NodePoint::kClosed);
   core::Placement placement;
   for (const GrantCard& card : grant->cards) {
     if (card.unit != nullptr) placement.shares.push_back(card.share);
@@ -235,7 +240,9 @@ void Node::end_grant(uint64_t id, std::string_view why) {
     log::error("a share could not be given back", {{"grant", grant_id_text(id)}, {"reason", given.error().message}});
   // The record first: a grant without its pages would be reported as lost by the next agent.
   ::unlink(fmt::format("{}/{}.json", records_path_, grant_id_text(id)).c_str());
+  at(NodePoint::kRecordRemoved);
   GrantPages::remove(grants_directory_.get(), grants_path_, id);
+  at(NodePoint::kPagesRemoved);
   for (const GrantCard& card : grant->cards) {
     if (card.unit != nullptr) apply_policy(*card.unit);
   }

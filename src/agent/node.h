@@ -29,6 +29,22 @@
 
 namespace sluice::agent {
 
+// Steps at which a kill must leave something that the next agent understands; a test asks for each by its name.
+#define SLUICE_NODE_POINTS(X) \
+  X(kPagesMade)               \
+  X(kRecordWritten)           \
+  X(kShareTaken)              \
+  X(kGranted)                 \
+  X(kLimitsChanged)           \
+  X(kClosed)                  \
+  X(kRecordRemoved)           \
+  X(kPagesRemoved)
+enum class NodePoint {
+#define SLUICE_NODE_POINT(name) name,
+  SLUICE_NODE_POINTS(SLUICE_NODE_POINT)
+#undef SLUICE_NODE_POINT
+};
+
 struct NodeOptions {
   std::string run_directory;
   std::string guest_directory;   // our libcuda.so.1 and libnvidia-ml.so.1
@@ -41,7 +57,8 @@ struct NodeOptions {
   bool allow_priority = false;  // weight and high priority of users other than the agent's own
   // On a Kubernetes node: cards go to pods alone, and no card at the start is a state and no error.
   bool pods_only = false;
-  std::optional<uint32_t> policy;  // of every card that set-policy does not name; absent: by what the card serves
+  std::optional<uint32_t> policy;     // of every card that set-policy does not name; absent: by what the card serves
+  std::function<void(NodePoint)> at;  // tests only
 };
 
 // One container's grant as the pod's allocation has it (node_pods.cc). Shares name cards by UUID; memory_mib is worked
@@ -179,6 +196,9 @@ class Node {
     core::Kind kind = core::Kind::kNone;
   };
   // node.cc
+  void at(NodePoint point) const {
+    if (options_.at) options_.at(point);
+  }
   Result<Grant*> find_grant(const std::string& text);
   Result<Grant*> find_own_grant(const Peer& peer, const std::string& text);
   CardUnit* unit_of(int32_t index);
@@ -264,6 +284,7 @@ class Node {
   std::vector<GrantRecord> waiting_records_;        // their cards are not there
   std::map<std::string, uint32_t> saved_policies_;  // by UUID
   std::deque<Event> events_;
+  std::deque<std::pair<uint64_t, std::string>> said_;  // CLOCK_MONOTONIC, text
   std::vector<DriverFile> driver_files_;
 };
 

@@ -218,22 +218,26 @@ Result<GrantAnswer> Node::try_grant(const Peer& peer, const GrantRequest& reques
 Result<GrantAnswer> Node::book(std::unique_ptr<Grant> made, const core::Placement& placement,
                                std::vector<std::string> notes) {
   const uint64_t id = made->record.id;
+  at(NodePoint::kPagesMade);
   Result<void> written = write_record(*made);
   if (!written) {
     GrantPages::remove(grants_directory_.get(), grants_path_, id);
     return std::move(written.error()).wrap("the grant's record");
   }
+  at(NodePoint::kRecordWritten);
   Result<void> taken = core::take(core_, placement);
   if (!taken) {
     ::unlink(fmt::format("{}/{}.json", records_path_, grant_id_text(id)).c_str());
     GrantPages::remove(grants_directory_.get(), grants_path_, id);
     return std::move(taken.error());
   }
+  at(NodePoint::kShareTaken);
   Grant& grant = *(grants_[id] = std::move(made));
   grant.sequence = ++grants_made_;
   for (GrantCard& card : grant.cards) apply_policy(*card.unit);
   fill_page(grant);
   join_keepers(grant);
+  at(NodePoint::kGranted);
   log::info("grant made", {{"grant", grant_id_text(id)},
                            {"name", grant.record.name},
                            {"uid", grant.record.owner_uid},
@@ -383,6 +387,7 @@ Result<GrantStatus> Node::set(const Peer& peer, const SetRequest& request) {
   changed.weight = request.weight.value_or(old_record.weight);
   changed.high_priority = request.high_priority.value_or(old_record.high_priority);
   apply(after, changed);
+  at(NodePoint::kLimitsChanged);
   // A program may have reserved more between the check and the new limit; from here on it cannot.
   Result<void> settled = request.gpu_mem_units ? check_memory_change(grant, *request.gpu_mem_units) : Result<void>();
   if (settled) settled = write_record(grant);

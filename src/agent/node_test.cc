@@ -238,6 +238,46 @@ TEST_F(NodeTest, AGrantGivenBackWhileTheCardHoldsItsMemoryMakesTheNextOneWait) {
   EXPECT_TRUE(second) << second.error().message;
 }
 
+// Killed at any step, an agent leaves what the next one either takes over or removes: no share, page or mount stays
+// behind.
+TEST_F(NodeTest, KilledAtEachStepItLeavesNothingThatTheNextOneDoesNotUnderstand) {
+  constexpr NodePoint kPoints[] = {
+#define SLUICE_NODE_POINT(name) NodePoint::name,
+      SLUICE_NODE_POINTS(SLUICE_NODE_POINT)
+#undef SLUICE_NODE_POINT
+  };
+  FakeCards cards(1);
+  for (const NodePoint point : kPoints) {
+    const pid_t agent = ::fork();
+    if (agent == 0) {
+      NodeOptions o = options();
+      o.at = [point](NodePoint reached) {
+        if (reached == point) ::kill(::getpid(), SIGKILL);
+      };
+      Node node(o, cards, [] { return std::make_unique<test::SleepyHost>(); });
+      const Peer self{::getpid(), static_cast<int64_t>(::geteuid())};
+      if (!node.start() || !node.grant(self, share(20, 50, "a"))) ::_exit(1);
+      if (!node.set(self, {"a", 10, 30, std::nullopt, std::nullopt}) || !node.release(self, "a", false)) ::_exit(2);
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(agent, &status, 0), agent);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+        << "label " << static_cast<int>(point) << " not hit";
+    auto node = make_node(cards);
+    EXPECT_LE(node->list(kSelf).grants.size(), 1u);
+    for (int i = 0; i < 3; ++i) watch(*node, cards);
+    ListAnswer list = node->list(kSelf);
+    EXPECT_TRUE(list.grants.empty()) << "label " << static_cast<int>(point);
+    EXPECT_EQ(list.cards[0].free_units, 31) << "label " << static_cast<int>(point);
+    EXPECT_EQ(list.cards[0].free_core_percent, 100) << "label " << static_cast<int>(point);
+    for (const char* folder : {"/grants", "/records"}) {
+      EXPECT_TRUE(std::filesystem::is_empty(directory_.path() + folder))
+          << folder << ", label " << static_cast<int>(point);
+    }
+  }
+}
+
 TEST_F(NodeTest, StrangersMayNotTouchAGrant) {
   FakeCards cards(1);
   auto node = make_node(cards);
