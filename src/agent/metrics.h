@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 
 #include "agent/protocol.h"
+#include "base/connections.h"
 #include "base/files.h"
 #include "base/result.h"
 
@@ -18,8 +20,7 @@ std::string metrics_text(const ListAnswer& node, const std::string& host_name);
 // kInvalid where the text is no IP:PORT.
 Result<void> check_listen_address(const std::string& text);
 
-// Serves GET /metrics, /healthz and /readyz over HTTP/1.1, one request per connection, one at a time: a scraper or two,
-// no more.
+// Serves GET /metrics, /healthz and /readyz over HTTP/1.1, one request per connection, a thread for each.
 class MetricsServer {
  public:
   MetricsServer() = default;
@@ -30,16 +31,20 @@ class MetricsServer {
   int port() const { return port_; }
   void stop();
 
+  static constexpr size_t kMaxConnections = 16;
+
  private:
   void loop();
-  void answer(int fd);
+  void answer(int fd, Connections::Id id);
 
   std::function<std::string()> text_;
   std::function<bool()> ready_;
+  std::mutex asking_;  // text_ and ready_ are called by one thread at a time
   Fd listener_;
   Fd stop_event_;
   int port_ = 0;
   std::thread thread_;
+  Connections connections_{kMaxConnections};
 };
 
 }  // namespace sluice::agent

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <system_error>
 
 #include "agent/metrics.h"
 #include "base/log.h"
@@ -79,9 +80,10 @@ Result<void> MetricsServer::start(const std::string& address_text, std::function
   const int yes = 1;
   ::setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address->storage), address->length) != 0 ||
-      ::listen(listener_.get(), 16) != 0) {
-    Error error = errno_error("cannot serve metrics at", address_text, errno);
-    if (errno == EADDRINUSE) error.code = ErrorCode::kExists;
+      ::listen(listener_.get(), 128) != 0) {
+    const int number = errno;
+    Error error = errno_error("cannot serve metrics at", address_text, number);
+    if (number == EADDRINUSE) error.code = ErrorCode::kExists;
     return error;
   }
   sockaddr_storage bound{};
@@ -99,6 +101,7 @@ void MetricsServer::stop() {
   ::eventfd_write(stop_event_.get(), 1);
   thread_.join();
   listener_.reset();
+  connections_.end_all();
 }
 
 void MetricsServer::loop() {
@@ -108,11 +111,28 @@ void MetricsServer::loop() {
     if (ready < 0 && errno == EINTR) continue;
     if (ready < 0 || (waiting[1].revents & POLLIN) != 0) return;
     Fd peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (peer.valid()) answer(peer.get());
+    if (!peer.valid()) {
+      if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      continue;
+    }
+    const int fd = peer.release();  // the thread's, or closed below
+    const Connections::Id id = connections_.enter(fd);
+    try {
+      if (id == 0) throw std::system_error(std::make_error_code(std::errc::device_or_resource_busy));
+      std::thread([this, fd, id] {
+        answer(fd, id);
+        connections_.leave(id);
+        ::close(fd);
+      }).detach();
+    } catch (const std::system_error& error) {
+      log::warning("a connection for metrics was refused", {{"reason", error.what()}});
+      connections_.leave(id);
+      ::close(fd);
+    }
   }
 }
 
-void MetricsServer::answer(int fd) {
+void MetricsServer::answer(int fd, Connections::Id id) {
   auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kRequestMs);
   http::request_parser<http::empty_body> parser;
   parser.header_limit(kMaxRequestBytes);
@@ -133,6 +153,7 @@ void MetricsServer::answer(int fd) {
     if (code == http::error::need_more) code = {};
     if (code || buffered.size() > kMaxRequestBytes) break;
   }
+  connections_.set_answering(id, true);
   std::string text;
   if (code || !parser.is_header_done()) {
     text = reply(400, "Bad Request", "text/plain", "not an HTTP request\n", true);
@@ -141,15 +162,18 @@ void MetricsServer::answer(int fd) {
   } else if (parser.get().target() == "/healthz") {
     text = reply(200, "OK", "text/plain", "ok\n", true);
   } else if (parser.get().target() == "/readyz") {
+    std::lock_guard lock(asking_);
     const bool ready = !ready_ || ready_();
     text = ready ? reply(200, "OK", "text/plain", "ok\n", true)
                  : reply(503, "Service Unavailable", "text/plain", "not yet\n", true);
   } else if (parser.get().target() != "/metrics") {
     text = reply(404, "Not Found", "text/plain", "there are /metrics, /healthz and /readyz\n", true);
   } else {
+    std::lock_guard lock(asking_);
     text =
         reply(200, "OK", "text/plain; version=0.0.4; charset=utf-8", text_(), parser.get().method() == http::verb::get);
   }
+  connections_.set_answering(id, false);  // who does not read waits like who does not ask
   std::string_view rest = text;
   while (!rest.empty()) {
     auto left =

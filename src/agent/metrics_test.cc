@@ -5,6 +5,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <vector>
+
 namespace sluice::agent {
 namespace {
 
@@ -68,6 +71,23 @@ std::string fetch(int port, const std::string& request) {
   }
   ::close(fd);
   return text;
+}
+
+TEST(MetricsServer, WhoSaysNothingKeepsNoProbeOut) {
+  MetricsServer server;
+  ASSERT_TRUE(server.start("127.0.0.1:0", [] { return std::string("answer 42\n"); }));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(server.port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::vector<Fd> silent(3 * MetricsServer::kMaxConnections);
+  for (Fd& fd : silent) {
+    fd = Fd(::socket(AF_INET, SOCK_STREAM, 0));
+    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  const auto started = std::chrono::steady_clock::now();
+  EXPECT_EQ(fetch(server.port(), "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").rfind("HTTP/1.1 200", 0), 0u);
+  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(2));
 }
 
 TEST(MetricsServer, ServesOnePathAndSaysNoToTheRest) {

@@ -14,6 +14,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <cerrno>
+#include <system_error>
 
 #include "base/json.h"
 #include "base/log.h"
@@ -62,7 +63,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(ServerOptions options, Han
 HttpServer::~HttpServer() {
   stopping_.store(true);
   if (accept_thread_.joinable()) accept_thread_.join();
-  while (connections_.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  connections_.end_all();
 }
 
 Result<void> HttpServer::listen() {
@@ -147,28 +148,38 @@ void HttpServer::accept_loop() {
     pollfd ready{listener_.get(), POLLIN, 0};
     if (::poll(&ready, 1, 100) <= 0) continue;
     Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket.valid()) continue;
-    if (connections_.load() >= options_.max_connections) {
-      refused_.fetch_add(1);
+    if (!socket.valid()) {
+      if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(50));
       continue;
     }
     int yes = 1;
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-    connections_.fetch_add(1);
-    std::thread([this, fd = std::move(socket), context = current_context()]() mutable {
-      serve(std::move(fd), std::move(context));
-      connections_.fetch_sub(1);
-    }).detach();
+    const Connections::Id id = connections_.enter(socket.get());
+    if (id == 0) {
+      refused_.fetch_add(1);
+      continue;
+    }
+    try {
+      std::thread([this, fd = std::move(socket), context = current_context(), id]() mutable {
+        serve(std::move(fd), std::move(context), id);
+      }).detach();
+    } catch (const std::system_error& error) {  // no thread to be had: this one is refused
+      log::warning("a connection was refused", {{"reason", error.what()}});
+      refused_.fetch_add(1);
+      connections_.leave(id);
+    }
   }
 }
 
-void HttpServer::serve(Fd socket, Context context) {
+void HttpServer::serve(Fd socket, Context context, Connections::Id id) {
   Stream stream(std::move(socket), context.get());
-  if (!stream.handshake(std::chrono::steady_clock::now() + options_.request_timeout)) return;
-  std::string buffered;  // bytes of the next request that came with the last one
-  while (!stopping_.load() && (!buffered.empty() || wait_for_request(stream)) && serve_one(stream, buffered)) {
+  if (stream.handshake(std::chrono::steady_clock::now() + options_.request_timeout)) {
+    std::string buffered;  // bytes of the next request that came with the last one
+    while (!stopping_.load() && (!buffered.empty() || wait_for_request(stream)) && serve_one(stream, buffered, id)) {
+    }
+    stream.close();
   }
-  stream.close();
+  connections_.leave(id);  // while the descriptor is open: until then it may be shut down from elsewhere
 }
 
 // False when the client is gone, idle for too long, or the server stops.
@@ -183,7 +194,7 @@ bool HttpServer::wait_for_request(Stream& stream) {
 }
 
 // True when the connection can carry another request.
-bool HttpServer::serve_one(Stream& stream, std::string& buffered) {
+bool HttpServer::serve_one(Stream& stream, std::string& buffered, Connections::Id id) {
   Deadline deadline = std::chrono::steady_clock::now() + options_.request_timeout;
   http::request_parser<http::string_body> parser;
   parser.eager(true);
@@ -217,10 +228,12 @@ bool HttpServer::serve_one(Stream& stream, std::string& buffered) {
   bool keep_alive = message.keep_alive();
   ServerRequest request{std::string(message.method_string()), std::string(message.target()), std::move(message.body()),
                         stream.peer_name()};
+  connections_.set_answering(id, true);
   ServerResponse response = handler_(request);
   keep_alive = keep_alive && !response.close && !stopping_.load();
   Result<void> written =
       stream.write(render(response, keep_alive), std::chrono::steady_clock::now() + options_.request_timeout);
+  connections_.set_answering(id, false);
   return written.ok() && keep_alive;
 }
 

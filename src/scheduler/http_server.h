@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "base/connections.h"
 #include "base/result.h"
 #include "scheduler/stream.h"
 
@@ -42,8 +43,8 @@ struct ServerOptions {
   uint16_t port = 0;             // 0: chosen by the kernel
   std::string certificate_file;  // empty: plain HTTP
   std::string key_file;
-  std::string client_ca_file;  // clients that show a certificate must have one of this CA; see ServerRequest::peer
-  uint32_t max_connections = 256;
+  std::string client_ca_file;      // clients that show a certificate must have one of this CA; see ServerRequest::peer
+  uint32_t max_connections = 256;  // when full, the one that has waited longest for its client gives way
   uint64_t max_header_bytes = 64u << 10;
   uint64_t max_body_bytes = 64u << 20;
   std::chrono::milliseconds request_timeout{10'000};  // from a request's first byte to its last, and for the answer
@@ -64,14 +65,15 @@ class HttpServer {
   };
   using Context = std::shared_ptr<SSL_CTX>;
 
-  HttpServer(ServerOptions options, Handler handler) : options_(std::move(options)), handler_(std::move(handler)) {}
+  HttpServer(ServerOptions options, Handler handler)
+      : options_(std::move(options)), handler_(std::move(handler)), connections_(options_.max_connections) {}
   Result<void> listen();
   Result<Context> load_context() const;
   Context current_context();
   std::string certificate_stamp() const;
   void accept_loop();
-  void serve(Fd socket, Context context);
-  bool serve_one(Stream& stream, std::string& buffered);
+  void serve(Fd socket, Context context, Connections::Id id);
+  bool serve_one(Stream& stream, std::string& buffered, Connections::Id id);
   bool wait_for_request(Stream& stream);
 
   ServerOptions options_;
@@ -79,7 +81,7 @@ class HttpServer {
   Fd listener_;
   uint16_t port_ = 0;
   std::atomic<bool> stopping_{false};
-  std::atomic<uint32_t> connections_{0};
+  Connections connections_;
   std::atomic<uint64_t> refused_{0};
   std::mutex context_mutex_;  // context_, stamp_, checked_at_
   Context context_;

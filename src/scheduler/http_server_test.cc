@@ -23,14 +23,20 @@ Handler echo() {
   };
 }
 
-// Sends raw bytes, returns everything that comes back until the server closes.
-std::string raw(uint16_t port, const std::string& bytes, bool half_close = false) {
+Fd dial(uint16_t port) {
   Fd fd(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return "no connection";
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) fd.reset();
+  return fd;
+}
+
+// Sends raw bytes, returns everything that comes back until the server closes.
+std::string raw(uint16_t port, const std::string& bytes, bool half_close = false) {
+  Fd fd = dial(port);
+  if (!fd.valid()) return "no connection";
   (void)::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   if (half_close) ::shutdown(fd.get(), SHUT_WR);
   std::string answer;
@@ -89,6 +95,21 @@ TEST(HttpServer, ConnectionsAreBounded) {
   ASSERT_TRUE(server.ok());
   EXPECT_EQ(raw((*server)->port(), "GET / HTTP/1.1\r\n\r\n"), "");
   EXPECT_EQ((*server)->refused_connections(), 1u);
+}
+
+// Others connect and say nothing, as many as there are places: who asks is answered all the same.
+TEST(HttpServer, WhoSaysNothingGivesWay) {
+  ServerOptions options;
+  options.max_connections = 8;
+  auto server = HttpServer::start(options, echo());
+  ASSERT_TRUE(server.ok());
+  std::vector<Fd> silent;
+  for (int i = 0; i < 20; ++i) silent.push_back(dial((*server)->port()));
+  const auto started = std::chrono::steady_clock::now();
+  EXPECT_NE(raw((*server)->port(), "GET /c HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").find("GET /c"),
+            std::string::npos);
+  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(2));
+  EXPECT_EQ((*server)->refused_connections(), 0u);
 }
 
 class Tls : public testing::Test {
