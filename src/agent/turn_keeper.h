@@ -73,8 +73,8 @@ class TurnKeeper {
   explicit TurnKeeper(TurnHost& host, const core::ArbiterSettings& settings = {});
   ~TurnKeeper();
 
-  // The keeper writes gate, turn_end_ns, beside, core_permille, policy, weight, flags, limits_version, containers_active and
-  // heartbeat_ns of the grant's card from now on; memory fields and the rest stay the caller's.
+  // The keeper writes gate, turn_end_ns, beside, core_permille, policy, weight, flags, limits_version,
+  // containers_active and heartbeat_ns of the grant's card from now on; memory fields and the rest stay the caller's.
   void add(const TurnContainer& container);
   // When it returns, the keeper no longer touches the container's grant and usage view.
   void remove(uint64_t id);
