@@ -192,6 +192,15 @@ LocalPodPtr LocalPods::find(const std::string& uid) const {
   return found == pods_.end() ? nullptr : found->second;
 }
 
+LocalPodPtr LocalPods::newest(const LocalPodPtr& pod) const {
+  LocalPodPtr newer = find(pod->pod.uid);
+  if (newer == nullptr || newer->request.total != pod->request.total) return pod;
+  auto same_name = [](const core::ContainerShare& a, const core::ContainerShare& b) { return a.name == b.name; };
+  const auto& now = newer->request.shares;
+  const auto& then = pod->request.shares;
+  return std::equal(now.begin(), now.end(), then.begin(), then.end(), same_name) ? newer : pod;
+}
+
 LocalPodPtr LocalPods::wait_for(const std::string& name_space, const std::string& name, int timeout_ms) const {
   std::unique_lock lock(mutex_);
   LocalPodPtr found;

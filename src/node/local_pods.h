@@ -59,6 +59,9 @@ class LocalPods final : public kube::ReflectorSink {
   bool listed() const;  // the copy is whole: a pod that is not in it does not exist
   std::vector<LocalPodPtr> all() const;
   LocalPodPtr find(const std::string& uid) const;
+  // The newest copy of the pod, where its containers ask as in this one; else this one. What containers ask for depends
+  // on a label, which the pod's owner may edit at any time; positions in the request must not outlive it.
+  LocalPodPtr newest(const LocalPodPtr& pod) const;
   // The pod of this name that is not terminal, waited for: the kubelet may start a pod before our watch has it.
   LocalPodPtr wait_for(const std::string& name_space, const std::string& name, int timeout_ms) const;
 

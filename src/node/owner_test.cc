@@ -47,6 +47,30 @@ std::string name_of(const Owner& owner, size_t i = 0) {
   return owner.pod->request.shares[owner.containers[i]].name;
 }
 
+// The label may be edited while a container of the pod waits for its start.
+TEST(LocalPods, ANewerCopyCountsWhileItAsksTheSame) {
+  LocalPods pods;
+  auto put = [&pods](const std::string& count, const std::string& phase) {
+    pods.changed(json::Object{{"metadata", json::Object{{"name", "a"},
+                                                        {"namespace", "team"},
+                                                        {"uid", "uid-a"},
+                                                        {"labels", json::Object{{"aliyun.com/gpu-count", count}}}}},
+                              {"spec", json::Object{{"containers", json::Array{container("x", 4)}}}},
+                              {"status", json::Object{{"phase", phase}}}});
+    return pods.find("uid-a");
+  };
+  LocalPodPtr first = put("2", "Pending");
+  ASSERT_EQ(first->request.shares.size(), 1u);
+  EXPECT_EQ(pods.newest(first), first);
+  LocalPodPtr second = put("2", "Running");
+  ASSERT_NE(second, first);
+  EXPECT_EQ(pods.newest(first), second);
+  for (const char* count : {"x", "4", "1"}) {
+    ASSERT_NE(put(count, "Running"), second);
+    EXPECT_EQ(pods.newest(second), second) << count;
+  }
+}
+
 TEST(FindOwner, ByTheRecord) {
   LocalPodPtr a = pod("a", {container("x", 10), container("y", 10)}), b = pod("b", {container("x", 10)});
   std::vector<OwnerCandidate> all{{a, record(a, {{"x", ids(0, 10)}, {"y", ids(10, 10)}})},

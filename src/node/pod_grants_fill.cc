@@ -41,7 +41,7 @@ Result<std::optional<kube::Allocation>> PodGrants::allocation_of(LocalPodPtr& po
           "has given it one");
     }
     std::this_thread::sleep_for(kPoll);
-    if (LocalPodPtr newer = pods_.find(pod->pod.uid); newer != nullptr) pod = newer;
+    pod = pods_.newest(pod);
   }
 }
 
@@ -161,7 +161,7 @@ Result<void> PodGrants::fill(const OwnerQuestion& question, Owner owner) {
     }
     std::this_thread::sleep_for(kPoll);
     // The status may have moved on: an init container whose share stands in the way has ended.
-    if (LocalPodPtr newer = pods_.find(owner.pod->pod.uid); newer != nullptr) owner.pod = newer;
+    owner.pod = pods_.newest(owner.pod);
   }
 }
 
