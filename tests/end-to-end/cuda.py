@@ -5,6 +5,7 @@
   cuda.py hold MIB SECONDS      allocates, prints "holding", sleeps
   cuda.py info                  prints "total <MiB> free <MiB>" by cuMemGetInfo
   cuda.py daemon MIB SECONDS    leaves a process behind that does `hold` and prints its pid
+  cuda.py hold-two MIB FILE MIB SECONDS   holds, and once FILE is there asks for more: prints "second <code>"
   cuda.py hold-after FILE MIB SECONDS   the same as hold once FILE is there
 """
 
@@ -71,6 +72,14 @@ def main(verb, *rest):
         hold(int(rest[0]), float(rest[1]))
     elif verb == "daemon":
         daemon(int(rest[0]), float(rest[1]))
+    elif verb == "hold-two":
+        card = Card()
+        card.check("cuMemAlloc", card.alloc(int(rest[0])))
+        print("holding", flush=True)
+        while not pathlib.Path(rest[1]).exists():
+            time.sleep(0.01)
+        print(f"second {card.alloc(int(rest[2]))}", flush=True)
+        time.sleep(float(rest[3]))
     elif verb == "hold-after":
         while not pathlib.Path(rest[0]).exists():
             time.sleep(0.01)
