@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 
+#include "agent/run_directory.h"
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/doctor_checks.h"
@@ -29,7 +31,12 @@ std::vector<Link> examine(const Options& options) {
   Result<agent::Client> client = connect(options);
   if (inside && !client) return links;  // of a pod: the agent is the node's
   append(links, check_agent(client));
-  if (!client) return links;
+  if (!client) {
+    const char* variable = getenv("SLUICE_RUN_DIR");
+    std::string directory = options.run_directory.empty() && variable != nullptr ? variable : options.run_directory;
+    append(links, check_pages_alone(directory.empty() ? agent::default_run_directory() : directory));
+    return links;
+  }
   auto list = client->list();
   if (!list) {
     links.push_back({"agent: list", LinkState::kBroken, list.error().message, "restart the agent"});

@@ -128,10 +128,14 @@ std::string refusal_text(uint32_t code) {
 
 std::vector<Link> check_agent(const Result<agent::Client>& client) {
   if (!client) {
-    const bool absent = client.error().code == ErrorCode::kUnavailable;
-    return {{"agent", absent ? LinkState::kNote : LinkState::kBroken, client.error().message,
-             absent ? "nothing to do unless a program is running: sluice run starts an agent"
-                    : "see above; ask who runs it"}};
+    const std::string& found = client.error().message;
+    if (client.error().code != ErrorCode::kUnavailable)
+      return {{"agent", LinkState::kBroken, found, "see above; ask who runs it"}};
+    // It is there and silent: programs go on, but nobody takes turns and no program starts.
+    if (found.find("did not answer") != std::string::npos)
+      return {{"agent", LinkState::kBroken, found, "continue it, or end it: sluice run starts another"}};
+    return {
+        {"agent", LinkState::kNote, found, "nothing to do unless a program is running: sluice run starts an agent"}};
   }
   const agent::HelloAnswer& hello = client->agent();
   std::vector<Link> links;
@@ -174,6 +178,22 @@ std::vector<Link> check_cards(const agent::ListAnswer& list) {
       links.push_back({name, LinkState::kNote, fmt::format("process {} uses it without a grant", process.pid),
                        "start it with sluice run, or end it: no limit holds for it"});
     }
+  }
+  return links;
+}
+
+std::vector<Link> check_pages_alone(const std::string& run_directory) {
+  std::vector<Link> links;
+  std::error_code ignored;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(run_directory) / "grants",
+                                           std::filesystem::directory_options::skip_permission_denied, ignored)) {
+    const std::string id = entry.path().filename();
+    const std::string folder = grant_folder(run_directory, id);
+    if (folder.empty() || is_closed(folder)) continue;
+    Link link = check_grant_page("grant " + id, folder, false);
+    if (link.state == LinkState::kHolds) link.found = "its page is whole; no agent looks after it";
+    links.push_back(link);
   }
   return links;
 }

@@ -24,6 +24,8 @@ std::vector<Link> check_agent(const Result<agent::Client>& client);
 std::vector<Link> check_cards(const agent::ListAnswer& list);
 // Grant and usage pages of the running grants, where this user may read them.
 std::vector<Link> check_pages(const agent::ListAnswer& list);
+// The same where no agent answers: what lies in its run directory.
+std::vector<Link> check_pages_alone(const std::string& run_directory);
 
 // Names that the driver exports and the table lacks. Pure; both sorted. Names that programs cannot ask for (not of the
 // cu/nvml families) are left out.

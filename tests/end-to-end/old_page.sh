@@ -12,3 +12,11 @@ touch "$work/go"
 wait "$pid" && fail "the program ran with a page of another version"
 holds "cuInit 802" "$work/program.out" || fail "expected code 802, got: $(cat "$work/program.out")"
 [ ! -s "$work/program.err" ] || fail "something was printed: $(cat "$work/program.err")"
+
+expect 1 sluice doctor
+holds "broken  agent: the agent (pid $(agent_pid)) did not answer: it is stopped" "$work/out" || fail "$(cat "$work/out")"
+holds "the grant page is of version 99, this sluice knows" "$work/out" || fail "$(cat "$work/out")"
+holds "mend: end the programs of this grant and start them again" "$work/out" || fail "$(cat "$work/out")"
+truncate -s 100 "$(find "$SLUICE_RUN_DIR" -path "*grant/page")"
+expect 1 sluice doctor
+holds "the grant page is " "$work/out" && ! holds "of version 99" "$work/out" || fail "$(cat "$work/out")"
