@@ -14,6 +14,7 @@ class LinuxTurnHost final : public TurnHost {
   void wait_any(std::span<const Word> words, uint64_t deadline_ns) override;
   void wake(std::atomic<uint32_t>* word) override;
   void spin_pause() override;
+  bool spins() const override { return spins_; }
 
  private:
   bool many_ = true;  // futex_waitv works

@@ -37,6 +37,8 @@ class TurnHost {
   virtual void wait_any(std::span<const Word> words, uint64_t deadline_ns) = 0;
   virtual void wake(std::atomic<uint32_t>* word) = 0;  // everybody who waits on it, in any process
   virtual void spin_pause() = 0;
+  // False where a spinning thread would keep others from the processor.
+  virtual bool spins() const { return true; }
 };
 
 // One container's usage file.

@@ -400,7 +400,8 @@ void Arbiter::publish(uint64_t now_ns, std::span<const ContainerView> views) {
   outcome_.watch_closely = false;
   if (turns_ && phase_ == Phase::kHeld) {
     const uint64_t end = expected_end(now_ns, views[static_cast<size_t>(holder_)]);
-    next = std::min(next, armed_ >= 0 ? end : end - settings_.arm_ahead_ns);
+    // What drains tells by the doorbell; a drain that is late is not to be waited for in a busy loop.
+    next = std::min(next, armed_ >= 0 ? end : std::max(end - settings_.arm_ahead_ns, now_ns + settings_.idle_end_ns));
     if (idle_since_ns_ != 0) next = std::min(next, idle_since_ns_ + settings_.idle_end_ns);
   }
   if (turns_ && phase_ == Phase::kDraining) {
@@ -408,7 +409,7 @@ void Arbiter::publish(uint64_t now_ns, std::span<const ContainerView> views) {
     // Estimates may be off: what is left of short work is watched all the way.
     outcome_.watch_closely = now_ns - closed_ns_ <= settings_.watch_ns ||
                              (drain <= now_ns + settings_.arm_ahead_ns && now_ns <= drain + settings_.arm_ahead_ns);
-    next = std::min({next, closed_ns_ + settings_.overrun_ns,
+    next = std::min({next, std::max(now_ns + settings_.idle_end_ns, closed_ns_ + settings_.overrun_ns),
                      std::max(now_ns + settings_.idle_end_ns,
                               drain > settings_.arm_ahead_ns ? drain - settings_.arm_ahead_ns : 0)});
   }

@@ -34,7 +34,7 @@ struct ShareRequest {
 std::vector<uint32_t> shares_of(ComputePolicy policy, uint32_t max_containers, std::span<const ShareRequest> requests);
 
 struct ArbiterSettings {
-  uint64_t turn_ns = 6'000'000;
+  uint64_t turn_ns = 4'000'000;
   uint64_t arm_ahead_ns = 200'000;   // the next holder is named this long before the predicted drain
   uint64_t watch_ns = 1'200'000;     // after a turn's end the keeper spins for the drain this long
   uint64_t idle_end_ns = 50'000;     // an open and idle holder loses its turn after this

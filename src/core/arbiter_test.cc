@@ -316,6 +316,28 @@ TEST(Arbiter, ARemovedHolderFreesTheCardAtOnce) {
   EXPECT_TRUE(!outcome.turns || outcome.gates[0].open);
 }
 
+TEST(Arbiter, ADrainThatIsLateIsNotWaitedForInABusyLoop) {
+  Arbiter arbiter;
+  arbiter.put(0, 300, 1, false);
+  arbiter.put(1, 300, 1, false);
+  std::vector<ContainerView> views(2);
+  views[0].attached = views[1].attached = true;
+  views[0].waiting = views[1].waiting = true;
+  uint64_t now = kSecondNs;
+  arbiter.step(now, views);
+  // The holder's work should have ended long ago, nothing more fits its turn, and nobody else wants the card.
+  views[1].waiting = false;
+  const size_t holder = 0;
+  ASSERT_EQ(arbiter.holder(), static_cast<int>(holder));
+  views[holder].dirty = views[holder].blocked_by_turn = true;
+  int steps = 0;
+  for (const uint64_t end = now + 50'000'000; now < end; ++steps) {
+    views[holder].predicted_drain_ns = now;
+    now = arbiter.step(now, views).next_ns;
+  }
+  EXPECT_LE(steps, 1500);
+}
+
 // Whatever containers report and however they come and go: at most one gate is open, time of the next step moves on,
 // and nobody who waits with credit waits for ever.
 TEST(Arbiter, RandomReportsNeverBreakIt) {

@@ -26,10 +26,10 @@ Decision refuse(uint64_t now_ns, page::BlockedBy why, uint64_t retry_ns) {
   return decision;
 }
 
-Decision admit(const Ask& ask, uint64_t room_ns) {
+Decision admit(const Limits& limits, const Ask& ask, uint64_t room_ns) {
   Decision decision;
   decision.admit = true;
-  const uint64_t segment = smaller(room_ns, kSegmentNs);
+  const uint64_t segment = smaller(room_ns, segment_ns(limits));
   decision.allowance_ns = ask.known ? larger(ask.estimate_ns, segment) : ask.estimate_ns;
   return decision;
 }
@@ -191,7 +191,7 @@ Decision step(uint64_t now_ns, page::UsageCard& card, const Limits& limits, cons
     if (!open || budget == 0 || (budget < ask.estimate_ns && !nothing)) {
       uint64_t retry = open ? now_ns + kInFlightNs : time_of_credit(now_ns, now_credit, opens_at, limits.permille);
       account.resume_ns.store(retry, std::memory_order_relaxed);
-      if (past_overdue(now_ns, account, in_flight, limits, ask)) return admit(ask, 0);
+      if (past_overdue(now_ns, account, in_flight, limits, ask)) return admit(limits, ask, 0);
       if (in_flight.oldest_overdue_ns != page::kIdle)
         retry = smaller(retry, larger(in_flight.oldest_overdue_ns, now_ns));
       return refuse(now_ns, page::kBlockedByCredit, retry);
@@ -202,21 +202,21 @@ Decision step(uint64_t now_ns, page::UsageCard& card, const Limits& limits, cons
   }
 
   if (limits.turns && !fits_turn(now_ns, in_flight, ask, left)) {
-    if (past_overdue(now_ns, account, in_flight, limits, ask)) return admit(ask, 0);
+    if (past_overdue(now_ns, account, in_flight, limits, ask)) return admit(limits, ask, 0);
     return refuse(now_ns, page::kBlockedByTurn, now_ns + kGateWaitNs);
   }
   if (limits.turns) {
     const uint64_t before = remaining(now_ns, in_flight);
     room = smaller(room, left > before ? left - before : 0);
   }
-  if (nothing) return admit(ask, covered > 0 ? smaller(room, static_cast<uint64_t>(covered)) : 0);
+  if (nothing) return admit(limits, ask, covered > 0 ? smaller(room, static_cast<uint64_t>(covered)) : 0);
 
   const bool few = in_flight.units + 1 <= kInFlightUnits;
   const bool within = room >= ask.estimate_ns || few;
   if (ask.known && within && covered >= static_cast<int64_t>(ask.estimate_ns)) {
-    return admit(ask, smaller(room, static_cast<uint64_t>(covered)));
+    return admit(limits, ask, smaller(room, static_cast<uint64_t>(covered)));
   }
-  if (past_overdue(now_ns, account, in_flight, limits, ask)) return admit(ask, 0);
+  if (past_overdue(now_ns, account, in_flight, limits, ask)) return admit(limits, ask, 0);
   const uint64_t retry = now_ns + kGateWaitNs;
   return refuse(now_ns, page::kBlockedByBound, smaller(retry, larger(in_flight.oldest_overdue_ns, now_ns)));
 }

@@ -2,9 +2,10 @@
 //
 // Busy time is measured by markers (event records). A segment is the work between two markers of a stream. It opens
 // with a marker of its own when the stream was idle or did something else, or else where the segment before it ended;
-// it is closed after 250 us of estimated work, before anything that is not work of the card, and at the tail. On a
-// stream that runs dry between launches every unit is a segment of its own, and segments double while the stream stays
-// fed: so idle time never hides inside a segment, and a saturated stream pays one marker per 250 us.
+// it is closed after half a millisecond of estimated work (a whole one in turns), before anything that is not work of
+// the card, and at the tail. On a stream that runs dry between launches every unit is a segment of its own, and
+// segments double while the stream stays fed: so idle time never hides inside a segment, and a saturated stream pays
+// one marker per half to whole millisecond.
 //
 //   launch -> compute.cc (segments) -> compute_gate.cc (ask the governor, wait)
 //   settler thread and launchers -> compute_settle.cc (markers that were passed -> intervals -> account)
@@ -65,6 +66,7 @@ struct StreamState {
   std::atomic<uint32_t> owner;      // held across marker calls
   std::atomic<uint32_t> dead;       // destroyed
   std::atomic<uint32_t> launching;  // launches that passed the gate and are inside the driver: the tail is not yet
+  uint64_t segment_ns;              // and this much estimated work
   uint32_t depth;                   // segments take up to 2^depth units
   uint32_t free_seen;               // GrantCard::free_count when a segment was last opened
   bool contiguous;                  // the last command was work: the next segment may begin at its end
@@ -186,7 +188,6 @@ enum Mutation : uint32_t {
   kMutateDrain = 1u << 2,       // drained is reported at once
   kMutateSettler = 1u << 3,     // the settler looks every 100 us
   kMutateIntervals = 1u << 4,   // an interval goes on over the time in which a launcher waited
-  kMutateWake = 1u << 5,        // a wake-up at the gate that comes early is lost
   kMutateBases = 1u << 6,       // time bases are never renewed
   kMutateLimits = 1u << 7,      // changes of the share are not followed
   kMutateBoundary = 1u << 8,    // copies and waits of a stream count as work

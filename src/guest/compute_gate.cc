@@ -81,7 +81,7 @@ class Waiting {
     const bool armed = (limits.gate & page::kGateArmed) != 0 && !mutated(kMutateArming);
     if (armed && guest_->seams.waiter->may_spin() && spin_for_turn(gate, limits.gate, now_ns)) return;
     if (decision.blocked == page::kBlockedByBound && spin_for_room(gate, limits.gate, now_ns)) return;
-    if (card_compute(guest_, card_).settled.load(std::memory_order_acquire) != settled && !mutated(kMutateWake)) return;
+    if (card_compute(guest_, card_).settled.load(std::memory_order_acquire) != settled) return;
     const uint64_t timeout = decision.retry_ns > now_ns ? decision.retry_ns - now_ns : 1'000;
     guest_->seams.waiter->wait(reinterpret_cast<const volatile uint32_t*>(&gate), limits.gate,
                                timeout < governor::kGateWaitNs ? timeout : governor::kGateWaitNs);
@@ -173,9 +173,10 @@ void note_prediction(Guest* guest, uint32_t card, uint64_t now_ns, const Launch&
 
 // Admitted and reserved: continues the stream's open segment, or opens one.
 bool enter_segment(Guest* guest, StreamState* stream, Launch& launch, uint64_t reserved_ns, uint32_t reserved_units,
-                   uint32_t gate, bool waited) {
+                   uint64_t segment_ns, uint32_t gate, bool waited) {
   StreamOwner owner(stream, guest->seams.waiter);
   if (stream->dead.load(std::memory_order_relaxed) != 0) return false;
+  stream->segment_ns = segment_ns;
   Segment* open = stream->open.load(std::memory_order_relaxed);
   if (open != nullptr && segment_has_room(stream, open, launch.cost_ns)) {
     SpinGuard guard(card_compute(guest, stream->card).lock, guest->seams.waiter);
@@ -217,7 +218,8 @@ bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
     const uint32_t settled = card_compute(guest, card).settled.load(std::memory_order_acquire);
     governor::Limits limits = governor::read_limits(*guest->cards[card].grant, now);
     follow_limits(guest, card, limits, now);
-    limits.in_flight_ns = governor::kInFlightNs + extra_in_flight(guest->compute, card_compute(guest, card));
+    limits.in_flight_ns = (limits.turns ? governor::kTurnInFlightNs : governor::kInFlightNs) +
+                          extra_in_flight(guest->compute, card_compute(guest, card));
     if (limits.gate == page::kGateFree) return false;  // opened for good while we waited: nothing is measured any more
     if (guest->card_count > 1) limits.siblings_ready = siblings_ready(guest, card, now);
     limits.mutations = guest->compute.mutations;
@@ -249,7 +251,8 @@ bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
         stream->launching.fetch_sub(1, std::memory_order_release);
         continue;
       }
-      if (enter_segment(guest, stream, launch, reserved_ns, units, limits.gate, waiting.counted())) {
+      if (enter_segment(guest, stream, launch, reserved_ns, units, governor::segment_ns(limits), limits.gate,
+                        waiting.counted())) {
         note_prediction(guest, card, now, launch);
         if (!waiting.counted()) settle_card(guest, card);
         wake_settler(guest);

@@ -66,7 +66,7 @@ void make_dirty(Guest* guest, StreamState* stream, uint64_t now_ns) {
 bool segment_has_room(const StreamState* stream, const Segment* segment, uint64_t cost_ns) {
   return cost_ns != 0 && segment->unknown == 0 &&
          segment->units.load(std::memory_order_relaxed) < (1u << stream->depth) &&
-         segment->used_ns.load(std::memory_order_relaxed) + cost_ns <= governor::kSegmentNs;
+         segment->used_ns.load(std::memory_order_relaxed) + cost_ns <= stream->segment_ns;
 }
 
 bool open_segment(Guest* guest, StreamState* stream, Estimate* estimate, uint64_t cost_ns, uint64_t reserved_ns,

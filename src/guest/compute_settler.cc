@@ -1,7 +1,7 @@
 // The settler: one thread per process, made when work is first measured. It settles what launches do not settle
 // themselves, marks the tails of streams that fell silent or whose gate has closed, and renews time bases. While
-// somebody waits at the gate it looks every 20 us (at 100 us, 1 ms kernels at 95 % would get 90.5), else ten times less
-// often, and it sleeps while nothing is under way.
+// somebody waits at the gate it looks every 20 us (at 100 us, 1 ms kernels at 95 % would get 90.5), else twenty times
+// less often, and it sleeps while nothing is under way.
 #include "guest/compute_internal.h"
 
 namespace sluice::guest {
@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kUrgentNs = 20'000;
 constexpr uint64_t kDrainingNs = 3'000;  // a whole card waits for the end of this
-constexpr uint64_t kRelaxedNs = 250'000;
+constexpr uint64_t kRelaxedNs = 400'000;
 constexpr uint64_t kLingerNs = 2'000'000;
 constexpr uint32_t kSleepMemory = 4096;  // a sleep that ended late is remembered for about so many
 constexpr uint64_t kIdleNs = 50'000'000;
@@ -70,7 +70,7 @@ Round look_after(Guest* guest, uint32_t card_index) {
   // A thread that was about to sleep when the gate was last woken may have missed that: it is woken once more.
   const uint32_t settled = card.settled.load(std::memory_order_relaxed);
   if (in_flight.waiting != 0 && card.woken_again != settled) {
-    if (card.settled_seen == settled && (guest->compute.mutations & kMutateWake) == 0) {
+    if (card.settled_seen == settled) {
       wake_waiters(guest, card_index);
       card.woken_again = settled;
     }

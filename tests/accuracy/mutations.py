@@ -39,6 +39,8 @@ CASES = [
     ("dead, overrun", "turns-30-killed", "card idle"),
     ("presence", "turns-30-hung", "worst second"),
     ("take back", "burst-lends-and-takes-back", "longest wait"),
+    ("arming", "turns-4x25", "card busy"),
+    ("hysteresis", "priority-server-beside-trainer", "99th percentile"),
     ("priority", "priority-server-beside-trainer", "99th percentile"),
 ]
 
