@@ -114,7 +114,8 @@ struct ContextState {
   double rate;               // host ns per device ns
   uint64_t marker_cost_ns;   // of an empty pair
   CUevent tick;              // on own_stream, while work of others may run beside ours; nullptr: none under way
-  uint64_t tick_ns;          // host time after its record
+  uint64_t tick_ns;          // host time before its record
+  bool tick_sure;            // the record took no longer than it should: the thread was not held up in it
   int64_t tick_late_ns;      // how late a tick's stamp is while the card serves the context
   uint64_t tick_base;        // number of the time base for which that holds
   uint64_t present_ns;       // the last time at which the context is known to have had the card

@@ -20,7 +20,8 @@ namespace {
 
 constexpr uint64_t kTickNs = 50'000;
 constexpr int64_t kPromptNs = 100'000;  // a stamp later than usual by more than this tells of somebody else's slice
-constexpr int64_t kDriftNs = 10;        // of the clocks from one tick to the next, at most
+constexpr uint64_t kPromptRecordNs = 50'000;
+constexpr int64_t kDriftNs = 10;  // of the clocks from one tick to the next, at most
 constexpr uint64_t kMostBelievedNs = 20'000'000;
 constexpr uint64_t kSwitchPermille = 1150;  // what changing between contexts takes, on top of the slices
 
@@ -42,7 +43,7 @@ void believe(ContextState* context, uint32_t beside, uint64_t now_ns) {
 
 void take_tick(Guest* guest, ContextState* context) {
   uint64_t stamp_ns = 0;
-  if (marker_time(guest, context, context->tick, &stamp_ns)) {
+  if (context->tick_sure && marker_time(guest, context, context->tick, &stamp_ns)) {
     // The two clocks drift until the base is renewed: what is usual is the least lateness of late.
     const int64_t late = static_cast<int64_t>(stamp_ns - context->tick_ns);
     const uint64_t base = context->bases[0].number;
@@ -91,9 +92,13 @@ void look_for_card(Guest* guest, ContextState* context, uint64_t now_ns) {
   Pushed pushed(guest, context->context);
   CUevent event = take_event(guest, context);
   if (event == nullptr) return;
+  // Timed from both sides. A thread that loses its processor between the record and a look at the clock would make the
+  // stamp seem early, and every later tick late: the container would take its own time for somebody else's.
+  const uint64_t before_ns = now_of(guest);
   if (guest->cuda.cuEventRecord(event, context->own_stream) == CUDA_SUCCESS) {
     context->tick = event;
-    context->tick_ns = now_of(guest);
+    context->tick_ns = before_ns;
+    context->tick_sure = now_of(guest) - before_ns < kPromptRecordNs;
     return;
   }
   SpinGuard guard(card_compute(guest, context->card).lock, guest->seams.waiter);
