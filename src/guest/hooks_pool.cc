@@ -75,9 +75,7 @@ class PoolTurn {
 };
 
 template <typename Call, typename Undo>
-CUresult allocate_from_pool(Guest* guest, uint32_t card, CUmemoryPool pool, uint64_t bytes, Call&& call, Undo&& undo) {
-  if (bytes > kHugeBytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  PoolTurn turn(guest);
+CUresult try_pool(Guest* guest, uint32_t card, CUmemoryPool pool, uint64_t bytes, Call& call, Undo& undo) {
   settle_pool(guest, pool, card, 0);
   const uint64_t cached = pool_attribute(guest, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) -
                           pool_attribute(guest, pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
@@ -112,6 +110,20 @@ CUresult allocate_from_pool(Guest* guest, uint32_t card, CUmemoryPool pool, uint
   }
   guest->points.at(kBooked);
   return result;
+}
+
+// What the pool caches is charged, and may be what is missing: cached in pieces that are too small it would have every
+// larger request refused, for as long as a program keeps the release threshold high. It is given back once, then asked
+// again.
+template <typename Call, typename Undo>
+CUresult allocate_from_pool(Guest* guest, uint32_t card, CUmemoryPool pool, uint64_t bytes, Call&& call, Undo&& undo) {
+  if (bytes > kHugeBytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  PoolTurn turn(guest);
+  const CUresult result = try_pool(guest, card, pool, bytes, call, undo);
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+  guest->cuda.cuMemPoolTrimTo(pool, 0);
+  settle_pool(guest, pool, card, 0);
+  return try_pool(guest, card, pool, bytes, call, undo);
 }
 
 bool capturing(CUresult result, CUstreamCaptureStatus status) {
