@@ -17,8 +17,12 @@ bool Ledger::lock() {
   const uint64_t mine = seams.identity->exec_token();
   std::atomic<uint64_t>& word = usage->account.ledger_owner;
   uint64_t deadline_ns = 0;
+  uint64_t last_ns = 0;
+  uint64_t before = 0;
+  uint64_t granted = 0;
   for (uint32_t round = 0;; ++round) {
     uint64_t seen = word.load(std::memory_order_acquire);
+    const uint64_t holder = seen;
     if (seen != mine && seams.identity->try_lock(byte)) {
       if (word.compare_exchange_strong(seen, mine, std::memory_order_acq_rel)) {
         points.at(kMutexWordTaken);
@@ -31,7 +35,14 @@ bool Ledger::lock() {
       }
     }
     const uint64_t now_ns = seams.clock->now_ns();
-    if (deadline_ns == 0) deadline_ns = now_ns + kMutexWaitNs;
+    if (last_ns == 0) last_ns = now_ns + kMutexLongestNs;
+    // A queue that moves is no stopped process, however slow the machine.
+    const uint64_t count = usage->account.ledger_reservations.load(std::memory_order_relaxed);
+    if (deadline_ns == 0 || holder != before || count != granted) {
+      deadline_ns = now_ns + kMutexWaitNs < last_ns ? now_ns + kMutexWaitNs : last_ns;
+    }
+    before = holder;
+    granted = count;
     if (now_ns >= deadline_ns) {
       usage->account.ledger_waits_timed_out.fetch_add(1, std::memory_order_relaxed);
       return false;
@@ -107,6 +118,7 @@ bool Ledger::try_claim(uint32_t slot, uint64_t token) {
 
 uint32_t Ledger::claim() {
   const uint64_t token = seams.identity->exec_token();
+  seams.identity->prepare();
   if (!lock()) return kNoLedgerSlot;
   uint32_t result = find_own(token);
   for (uint32_t slot = 0; result == kNoLedgerSlot && slot < page::kMaxProcesses; ++slot) {

@@ -14,7 +14,7 @@
 // process may have left, and its unlock drops the byte for all of them. Once the word is mine, nobody in this process
 // is in the middle of leaving, so the second locking tells the truth. A word with another token is left over from a
 // dead process (its owner would hold the byte) and may be overwritten. Waiting is bounded by kMutexWaitNs: behind a
-// stopped process the allocation fails, counted, instead of hanging.
+// stopped process the allocation fails, counted, instead of hanging; in a queue that moves it lasts a second at most.
 //
 // The page can be written by everything in the container, so it is not believed alone. A slot counts as the larger of
 // what the page says and what its process's tally says (page/tally.h), and this process's own slot at least as what it
@@ -34,7 +34,8 @@
 
 namespace sluice::guest {
 
-inline constexpr uint64_t kMutexWaitNs = 50'000'000;
+inline constexpr uint64_t kMutexWaitNs = 50'000'000;        // behind one holder
+inline constexpr uint64_t kMutexLongestNs = 1'000'000'000;  // in a queue that moves
 inline constexpr uint32_t kNoLedgerSlot = ~0u;
 
 enum class Reserve { kGranted, kOverLimit, kBusy };

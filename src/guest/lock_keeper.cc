@@ -99,6 +99,11 @@ bool LockKeeper::start(int descriptor) {
   return true;
 }
 
+void LockKeeper::prepare(int descriptor) {
+  SpinGuard guard(lock_, &waiter_);
+  if (desk_ == nullptr) start(descriptor);
+}
+
 bool LockKeeper::set(int descriptor, short type, uint64_t start_byte, uint64_t bytes) {
   SpinGuard guard(lock_, &waiter_);
   // Without a thread there is no promise to keep: no lock, and so no memory.

@@ -19,6 +19,8 @@ class LockKeeper {
   // Sets (F_WRLCK) or drops (F_UNLCK) the lock on `bytes` bytes from `start` of the file that `descriptor` names in the
   // program's table. False: somebody else has part of it, or the kernel would not. Starts the thread at the first call.
   bool set(int descriptor, short type, uint64_t start, uint64_t bytes);
+  // Starts the thread, if there is none yet.
+  void prepare(int descriptor);
   // In a forked child: the thread and the locks are the parent's.
   void forget();
   // Ends the thread; for tests, which have more than one of these in a process.

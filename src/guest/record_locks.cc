@@ -100,6 +100,10 @@ int RecordLocks::owner_pid(uint64_t offset) {
   return lock.l_pid > 0 ? lock.l_pid : -1;
 }
 
+void RecordLocks::prepare() {
+  if (usable()) keeper_.prepare(descriptor_.load(std::memory_order_acquire));
+}
+
 bool RecordLocks::hold_slot(uint32_t card, uint32_t slot) {
   if (held_slots_[card].load(std::memory_order_acquire) == slot + 1) return true;
   if (!usable()) return false;

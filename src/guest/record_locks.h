@@ -32,6 +32,7 @@ class RecordLocks final : public Identity {
   int owner_pid(uint64_t offset) override;
   int own_pid() override { return pid_; }
 
+  void prepare() override;
   bool hold_slot(uint32_t card, uint32_t slot) override;
   void leave_slot(uint32_t card, uint32_t slot) override;
   bool raise_tally(uint32_t card, uint32_t slot, uint64_t bytes) override;

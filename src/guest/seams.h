@@ -61,6 +61,8 @@ class Identity {
   // This process's own pid.
   virtual int own_pid() = 0;
 
+  // What hold_slot() needs and takes long, done before the ledger's mutex is held.
+  virtual void prepare() {}
   // The lock that makes a slot this process's, for the process's whole life. True also when another copy of the library
   // in this process has it.
   virtual bool hold_slot(uint32_t card, uint32_t slot) { return try_lock(page::slot_lock_byte(card, slot)); }
