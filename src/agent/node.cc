@@ -264,12 +264,13 @@ Result<void> Node::release(const Peer& peer, const std::string& text, bool force
     alive = alive || card.watch->any_alive();
     held = held || card.watch->any_waiting();
   }
-  // Its command has ended; the card still has what that left. Who asks next waits for it, since it fades.
-  if (!alive && held && !grant.fading) {
+  // Its command has ended. What it left behind may not have come to the card yet: then the grant is in use. What it left
+  // on the card fades, and who asks next waits for that.
+  if (!alive && !grant.fading) {
     std::vector<Holder> holders = std::move(grant.holders);
     grant.holders.clear();
     adopt_namespace(grant);
-    alive = !grant.holders.empty();  // left behind, without a card so far
+    alive = !grant.holders.empty();
     std::move(holders.begin(), holders.end(), std::back_inserter(grant.holders));
   }
   if (alive && !force) {
