@@ -9,6 +9,7 @@
 #include "accuracy/targets.h"
 #include "accuracy/world.h"
 #include "base/svg_plot.h"
+#include "governor/account.h"
 
 namespace sluice::accuracy {
 
@@ -106,6 +107,26 @@ void add_programs(World& world, size_t index, const Uncapped& uncapped, Containe
   one.slowdown = units > 0 ? uncapped.units_per_s / (units / seconds) : 0;
 }
 
+// Up to where a container's account is settled, in ms of card time: what is in flight when the run ends is not in it.
+double settled_ms(World& world, size_t index, uint32_t card) {
+  const std::vector<std::unique_ptr<Pages>>& lives = world.pages(index);
+  const double end_ms = world.scenario().seconds * 1000;
+  if (lives.size() != 1) return end_ms;
+  const uint64_t now_ns = world.fibres().now_ns();
+  const governor::Credit credit = governor::load_credit(lives.back()->usage->cards[card].account);
+  return credit.settled_ns == 0
+             ? end_ms
+             : end_ms - static_cast<double>(now_ns - std::min(now_ns, governor::settled_time(credit, now_ns))) / 1e6;
+}
+
+double logged_until(const World::Bins& bins, double until_ms) {
+  double sum = 0;
+  for (size_t ms = 0; ms < bins.occupied_ns.size(); ++ms) {
+    sum += bins.occupied_ns[ms] * std::clamp(until_ms - static_cast<double>(ms), 0.0, 1.0);
+  }
+  return sum;
+}
+
 void add_settled(World& world, size_t index, double logged_ns, ContainerFigures& one) {
   double settled = 0;
   for (const std::unique_ptr<Pages>& pages : world.pages(index)) {
@@ -144,7 +165,7 @@ ContainerFigures container_figures(World& world, size_t index, const std::vector
       one.quota_percent = phases.front().quota_percent;
       one.saturated = phases.front().saturated;
     }
-    for (const uint32_t ns : bins.occupied_ns) logged += ns;
+    logged += logged_until(bins, settled_ms(world, index, card));
     for (size_t ms = 0; card == 0 && ms + 1000 <= bins.occupied_ns.size(); ms += 1000) {
       one.shares_1s.push_back(mean_percent(bins.occupied_ns, ms, ms + 1000));
     }
