@@ -24,6 +24,7 @@ import environment  # noqa: E402
 
 NOBODY = 65534
 OTHER_AGENT = 3  # exit code
+USAGE = 2
 FAKE = BUILD / "tests" / "agent_fake_program"
 
 
@@ -248,7 +249,7 @@ def test_a_killed_agent_is_followed_by_one_that_knows_its_programs():
         process, report = m.start(run)
         assert report == "ok", report
         second, report = m.start(run)
-        assert "another agent serves" in report and second.wait(10) == OTHER_AGENT, report
+        assert f"another agent (pid {process.pid}) serves" in report and second.wait(10) == OTHER_AGENT, report
         agent = Connection(run)
         granted = agent.call("grant", name="kept", gpu_mem_units=10, core_percent=30)
         agent.call("set", grant="kept", core_percent=45)
@@ -305,8 +306,9 @@ def test_bad_states_are_one_sentence():
         run.chmod(0o755)
         _, report = m.start(run, "--driver-dir", "/nowhere")
         assert report.startswith("error not-found no card: the driver's libnvidia-ml.so.1 is not on this machine"), report
-        _, report = m.start(run, "--metrics", "here")
-        assert "expected IP:PORT" in report, report
+        process, report = m.start(run, "--metrics", "here")
+        assert report == "" and process.wait(10) == USAGE, report
+        assert "expected IP:PORT" in (m.folder / "agent.log").read_text()
         _, report = m.start("/dev/null/run")
         assert report.startswith("error "), report
         (m.folder / "empty").mkdir()
