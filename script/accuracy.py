@@ -96,6 +96,8 @@ def misses(scenario, result):
                 at_most(f"{name}: worst 5 min", one["worst_300s_points"], 0.1)
         if "delivered" in bars:
             at_least(f"{name}: delivered", one["delivered_of_target"], bars["delivered"])
+        if "settled" in bars:
+            at_most(f"{name}: settled", abs(one["settled_error"] or 0), bars["settled"])
         if "slowdown" in bars and not one["slowdown"]:
             found.append(f"{name}: hangs")
         if "slowdown" in bars:
@@ -126,7 +128,7 @@ KEYS = """## Scenario files
 | `card`, `seconds`, `seed`, `policy`, `host` | profile of the card; length (3 to 3600); first seed; `fair` .. `native` or 0 to 5; host profile `normal`, `busy`, `0x`, `1x`, `3x` |
 | `max_containers`, `gated` | of the card, for `fair`; false: everything is measured and nothing held back |
 | `containers[]`: `name`, `percent`, `weight`, `high_priority`, `processes`, `start_s`, `stop_s` | no `percent`: no cap; the program starts and ends |
-| `kill_s`, `freeze_s`, `thaw_s`, `changes` | all its processes are killed, stopped, go on; `[[seconds, percent], ..]` |
+| `kill_s`, `freeze_s`, `thaw_s`, `changes` | all its processes are killed or stopped, as soon as it has work on the card; go on; `[[seconds, percent], ..]` |
 | `lives_s`, `every_s` | it comes every so often and is killed after so long |
 | `cards` | it uses cards 0 to n - 1, with a context and all streams on each |
 | `lies` | `"waits"`, `"never drains"`: no program, a slot that claims this |

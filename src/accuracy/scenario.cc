@@ -284,6 +284,7 @@ constexpr NamedMutation kMutations[] = {
     {"drain", guest::kMutateDrain, 0},
     {"settler", guest::kMutateSettler, 0},
     {"intervals", guest::kMutateIntervals, 0},
+    {"held up", guest::kMutateHeldUp, 0},
     {"bases", guest::kMutateBases, 0},
     {"limits", guest::kMutateLimits, 0},
     {"boundary", guest::kMutateBoundary, 0},

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "governor/governor.h"
+
 namespace sluice::accuracy {
 
 namespace {
@@ -384,8 +386,19 @@ std::vector<World::Action> World::plan() const {
   return actions;
 }
 
+// Goes on until the container has work on a card, or for 100 ms: stopped or killed just then it does the most harm.
+void World::run_until_busy(size_t container) {
+  if (!library_ || pages_[container].empty()) return;
+  const page::UsageCard& usage = pages_[container].back()->usage->cards[0];
+  for (const uint64_t end_ns = fibres_->now_ns() + 100'000'000; fibres_->now_ns() < end_ns;) {
+    if (governor::sum_in_flight(usage).dirty != 0) return;
+    fibres_->run(fibres_->now_ns() + 5'000);
+  }
+}
+
 void World::act(const Action& action) {
   const ContainerSpec& spec = scenario_.containers[action.container];
+  if (action.what == Action::kKill || action.what == Action::kFreeze) run_until_busy(action.container);
   switch (action.what) {
     case Action::kStart:
       start_container(action.container);

@@ -104,6 +104,7 @@ class World {
   struct Action;
   std::vector<Action> plan() const;
   void act(const Action& action);
+  void run_until_busy(size_t container);
   void start_keepers();
   void start_container(size_t index);
   void end_container(size_t index, bool removed);

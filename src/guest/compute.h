@@ -189,6 +189,7 @@ enum Mutation : uint32_t {
   kMutateDrain = 1u << 2,       // drained is reported at once
   kMutateSettler = 1u << 3,     // the settler looks every 100 us
   kMutateIntervals = 1u << 4,   // an interval goes on over the time in which a launcher waited
+  kMutateHeldUp = 1u << 5,      // a stop before an end marker counts as work
   kMutateBases = 1u << 6,       // time bases are never renewed
   kMutateLimits = 1u << 7,      // changes of the share are not followed
   kMutateBoundary = 1u << 8,    // copies and waits of a stream count as work

@@ -14,6 +14,7 @@ namespace {
 constexpr uint32_t kScratch = 512;  // pieces summed at once; the account then advances in several steps
 constexpr uint64_t kProbeEveryNs = 5'000'000;
 constexpr uint64_t kSilenceNs = 50'000'000;  // a process that holds up the account this long, overdue, is passed by
+constexpr uint64_t kHeldUpNs = 20'000'000;   // a segment that is open for longer was not closed in time
 constexpr uint64_t kLongestEpochNs = 2'000'000'000;
 
 uint64_t larger(uint64_t a, uint64_t b) {
@@ -73,6 +74,17 @@ uint64_t own_length(const page::Account& account, uint64_t begin_ns, uint64_t en
   return last_ns > begin_ns && last_ns < end_ns ? smaller(length_ns, end_ns - last_ns) : length_ns;
 }
 
+// Where a segment's work can have begun at the earliest. A segment is closed within a millisecond of its last launch,
+// unless the process was stopped in between: then the end marker stands behind a pause of seconds, and what came before
+// its record was no longer than twice what such work has taken. What runs on after the record is measured as it is.
+uint64_t begin_of_work(const Segment* segment, uint64_t begin_ns, uint64_t end_ns) {
+  if (segment->end_recorded_ns <= segment->launched_ns + kHeldUpNs) return begin_ns;
+  const uint64_t units = segment->units.load(std::memory_order_relaxed);
+  const uint64_t most_ns = 2 * larger(segment->used_ns.load(std::memory_order_relaxed), units * segment->longest_ns);
+  const uint64_t recorded_ns = smaller(segment->end_recorded_ns, end_ns);
+  return larger(begin_ns, recorded_ns > most_ns ? recorded_ns - most_ns : 0);
+}
+
 // Adds the parts of a segment's time in which its context had the card, and returns how long they are together.
 uint64_t add_present(CardCompute& card, const ContextState* context, uint64_t begin_ns, uint64_t end_ns) {
   uint64_t length = 0;
@@ -102,6 +114,7 @@ void settle_segment(Guest* guest, StreamState* stream, Segment* segment, uint64_
   look_for_card(guest, context, now_ns);
   SpinGuard guard(card.lock, guest->seams.waiter);
   if (known && end >= begin) {
+    if ((guest->compute.mutations & kMutateHeldUp) == 0) begin = begin_of_work(segment, begin, end);
     // A length of nothing is a measurement too: the unit is known to be short.
     uint64_t length = end - begin;
     if ((guest->compute.mutations & kMutateMarkerCost) == 0) {

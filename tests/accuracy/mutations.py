@@ -36,6 +36,7 @@ CASES = [
     ("limits", "share-changed", "worst second"),
     ("drain", "turns-30-50", "worst second"),
     ("overrun", "turns-30-stopped", "card idle"),
+    ("held up", "turns-30-stopped", "settled"),
     ("dead, overrun", "turns-30-killed", "card idle"),
     ("presence", "turns-30-hung", "worst second"),
     ("take back", "burst-lends-and-takes-back", "longest wait"),
