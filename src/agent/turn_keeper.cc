@@ -10,6 +10,7 @@ constexpr uint64_t kHeartbeatNs = 100'000'000;
 constexpr uint64_t kProbeNs = 5'000'000;  // between looks at the lock of a slot that holds up something
 constexpr uint64_t kRereadNs =
     2'000'000;  // a doorbell that was missed costs no more than this while turns are in force
+constexpr uint32_t kAskedBeyond = 4;
 constexpr uint64_t kSettleReserveNs = 60'000'000'000;  // times further ahead than this are nonsense
 
 constexpr uint64_t kArmAheadNs = 200'000;
@@ -70,6 +71,8 @@ struct TurnKeeper::Member {
   uint32_t gate = 0;      // as last written
   uint32_t doorbell = 0;  // as last read
   bool probe_now = false;
+  uint32_t slot_high = 0;  // slots [0, slot_high) were in use at some time
+  uint64_t asked_beyond_ns = 0;
   std::vector<uint64_t> probed_ns;  // per slot: last look at its lock
   std::vector<uint8_t> dead;        // per slot: nobody held the lock at the last look
   std::vector<SlotWords> slots;
@@ -172,6 +175,19 @@ void TurnKeeper::process_died(uint64_t id) {
   kick();
 }
 
+// How many slots to read. The container can write the page's own figure down, and would then work on while nobody is
+// seen to; slots once seen stay, and now and then the locks of the next few are asked, which no write can hide.
+uint32_t TurnKeeper::slots_in_use(Member& member, uint32_t claimed, uint64_t now_ns) {
+  member.slot_high = std::max(member.slot_high, std::min(claimed, page::kMaxProcesses));
+  if (now_ns - member.asked_beyond_ns < kHeartbeatNs) return member.slot_high;
+  member.asked_beyond_ns = now_ns;
+  const uint32_t first = member.slot_high;
+  for (uint32_t i = first; i < std::min(first + kAskedBeyond, page::kMaxProcesses); ++i) {
+    if (member.container.usage->slot_owned(member.container.usage_card, i)) member.slot_high = i + 1;
+  }
+  return member.slot_high;
+}
+
 // Reads one container's page. Everything in it is taken as a claim; sums are bounded by their types.
 core::ContainerView TurnKeeper::look(Member& member, uint64_t now_ns) {
   core::ContainerView view;
@@ -187,7 +203,7 @@ core::ContainerView TurnKeeper::look(Member& member, uint64_t now_ns) {
   std::memcpy(&head, member.buffer.data(), sizeof head);
   member.doorbell = head.doorbell;
   const uint64_t resume_ns = head.resume_ns;
-  const uint32_t count = std::min(head.slot_high, page::kMaxProcesses);
+  const uint32_t count = slots_in_use(member, head.slot_high, now_ns);
   if (count != expected) {
     member.slots.resize(count);
     member.buffer.resize(sizeof head + count * sizeof(Member::SlotWords));

@@ -102,6 +102,7 @@ class TurnKeeper {
     bool spin = false;
   };
   void apply_shares();
+  static uint32_t slots_in_use(Member& member, uint32_t claimed, uint64_t now_ns);
   core::ContainerView look(Member& member, uint64_t now_ns);
   uint64_t poll_locked();
   void write_gates(const core::Arbiter::Outcome& outcome, uint64_t now_ns);
