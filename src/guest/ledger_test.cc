@@ -119,6 +119,23 @@ TEST(Ledger, ClosingTheUsageFileDropsNeitherOwnershipNorTally) {
   EXPECT_EQ(seen_by_another(), 0);
 }
 
+// The descriptor's number may name another file by the time the thread has its table.
+TEST(LockKeeper, KeepsLocksOfTheRightFileAlone) {
+  TestPages pages(kGiB);
+  TestPages others(kGiB);
+  sys::FileId file;
+  const int right = ::open(pages.usage_path.c_str(), O_RDWR | O_CLOEXEC);
+  const int wrong = ::open(others.usage_path.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_TRUE(sys::file_id(right, file));
+  LockKeeper keeper;
+  keeper.expect(file);
+  EXPECT_FALSE(keeper.set(wrong, F_WRLCK, 1, 1));
+  EXPECT_TRUE(keeper.set(right, F_WRLCK, 1, 1));
+  keeper.stop();
+  ::close(right);
+  ::close(wrong);
+}
+
 // The page is a file that everything in the container may write.
 TEST(Ledger, EmptyingThePageGivesItsOwnProcessNothing) {
   TestPages pages(kGiB);

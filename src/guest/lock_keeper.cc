@@ -46,6 +46,7 @@ struct LockKeeper::Desk {
   std::atomic<uint32_t> asked{0};     // counts questions; futex word towards the thread
   std::atomic<uint32_t> answered{0};  // and answers; futex word towards the asker
   int descriptor = -1;
+  sys::FileId file;
   short type = 0;
   bool last = false;
   bool answer = false;
@@ -57,9 +58,12 @@ void LockKeeper::serve(void* raw) {
   Desk* desk = static_cast<Desk*>(raw);
   OsWaiter waiter;
   close_others(desk->descriptor);
-  desk->answer = true;
+  sys::FileId file;
+  desk->answer =
+      sys::file_id(desk->descriptor, file) && file.device == desk->file.device && file.inode == desk->file.inode;
+  const bool wrong = !desk->answer;
   for (uint32_t seen = 1;; ++seen) {
-    const bool last = desk->last;
+    const bool last = desk->last || wrong;
     if (last) sys::close_file(desk->descriptor);  // and with it the locks
     desk->answered.store(seen, std::memory_order_release);
     waiter.wake(reinterpret_cast<volatile uint32_t*>(&desk->answered), 1);
@@ -89,12 +93,13 @@ bool LockKeeper::start(int descriptor) {
   if (room == nullptr) return false;
   Desk* desk = static_cast<Desk*>(room);
   desk->descriptor = descriptor;
+  desk->file = file_;
   desk->asked.store(1, std::memory_order_relaxed);
   if (!sys::start_thread_apart(serve, desk)) {
     sys::unmap_pages(room, sizeof(Desk));
     return false;
   }
-  wait_for_answer(desk, 1, waiter_);
+  if (!wait_for_answer(desk, 1, waiter_)) return false;  // its page stays: the thread may still be on its way out
   desk_ = desk;
   return true;
 }

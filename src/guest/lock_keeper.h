@@ -11,6 +11,7 @@
 
 #include "guest/os_seams.h"
 #include "guest/spin.h"
+#include "guest/sys.h"
 
 namespace sluice::guest {
 
@@ -19,6 +20,9 @@ class LockKeeper {
   // Sets (F_WRLCK) or drops (F_UNLCK) the lock on `bytes` bytes from `start` of the file that `descriptor` names in the
   // program's table. False: somebody else has part of it, or the kernel would not. Starts the thread at the first call.
   bool set(int descriptor, short type, uint64_t start, uint64_t bytes);
+  // The file whose locks these are. Between our look at the program's descriptor and the thread's copy of it the
+  // program may close it and open another file under its number: such a thread is not kept.
+  void expect(const sys::FileId& file) { file_ = file; }
   // Starts the thread, if there is none yet.
   void prepare(int descriptor);
   // In a forked child: the thread and the locks are the parent's.
@@ -32,8 +36,9 @@ class LockKeeper {
   bool start(int descriptor);
 
   SpinLock lock_;
-  Desk* desk_ =
-      nullptr;  // none: no thread yet. Where questions are left for the thread; mapped, so that it outlives this object
+  // Where questions are left for the thread; mapped, so that it outlives this object. None: no thread yet.
+  Desk* desk_ = nullptr;
+  sys::FileId file_;
   OsWaiter waiter_;
 };
 

@@ -15,6 +15,7 @@ int RecordLocks::open(const char* path) {
   if (!sys::file_id(descriptor, id_)) return -9;  // EBADF
   path_ = path;
   descriptor_.store(descriptor, std::memory_order_release);
+  keeper_.expect(id_);
   renew();
   return 0;
 }
