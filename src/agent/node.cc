@@ -264,8 +264,8 @@ Result<void> Node::release(const Peer& peer, const std::string& text, bool force
     alive = alive || card.watch->any_alive();
     held = held || card.watch->any_waiting();
   }
-  // Its command has ended. What it left behind may not have come to the card yet: then the grant is in use. What it left
-  // on the card fades, and who asks next waits for that.
+  // Its command has ended. What it left behind may not have come to the card yet: then the grant is in use. What it
+  // left on the card fades, and who asks next waits for that.
   if (!alive && !grant.fading) {
     std::vector<Holder> holders = std::move(grant.holders);
     grant.holders.clear();
