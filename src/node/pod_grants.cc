@@ -18,6 +18,8 @@ namespace sluice::node {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kGuessPatience{1'000};
+constexpr std::chrono::milliseconds kGuessPoll{10};
 constexpr size_t kMaxSlotBytes = 512u << 10;
 constexpr int64_t kOrphanSeconds = 120;
 constexpr auto kAllocationPoll = std::chrono::milliseconds(100);
@@ -180,18 +182,26 @@ Result<ContainerAnswer> PodGrants::allocate(const std::string& resource, const s
   slot.id = random_slot();
   slot.made_unix = static_cast<int64_t>(std::time(nullptr));
   ContainerAnswer answer;
-  std::lock_guard guard(mutex_);
-  slot.sequence = slots_.next_sequence();
+  std::unique_lock guard(mutex_);
   if (letter_of(resource) != kCoreLetter) {
     if (options_.delivery == DeliveryKind::kCdi) {
       answer.cdi_devices.push_back(cdi_device(slot_text(slot.id)));
     } else {
       slot.libraries = options_.libraries;
       Result<ContainerAnswer> guessed = answer_by_guess(slot);
+      // The kubelet may be ahead of our watch: a moment for the pod to come, since nothing can be added afterwards.
+      const auto end = Clock::now() + kGuessPatience;
+      while (guessed && slot.guess.pod_uid.empty() && resource != core::kResourceWholeCards && Clock::now() < end) {
+        guard.unlock();
+        std::this_thread::sleep_for(kGuessPoll);
+        guard.lock();
+        guessed = answer_by_guess(slot);
+      }
       if (!guessed) return guessed;
       answer = std::move(*guessed);
     }
   }
+  slot.sequence = slots_.next_sequence();
   // From here on nothing fails the pod: what cannot be written now is an error of the container's start, which the
   // kubelet tries again.
   Result<void> kept = slots_.add(slot);
