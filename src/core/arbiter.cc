@@ -311,10 +311,12 @@ bool Arbiter::step_held(uint64_t now_ns, std::span<const ContainerView> views) {
     entries_[held].counters.wall_ns += wall;
     charged_ns_ = now_ns;
     virtual_time_ = std::max(virtual_time_, start_tag(held));
-    // A new number tells those who wait because nothing more fitted into the turn.
+    // A new number tells those who wait because nothing more fitted into the turn; but not while the turn stays what it
+    // is, or they would ask again and be turned away until what is in flight has drained.
+    const uint64_t end = now_ns + settings_.arm_ahead_ns + (others ? settings_.turn_ns : settings_.extend_ns);
+    if (end < turn_end_ns_ + settings_.extend_ns / 2) return false;
     if (view.blocked_by_turn) turn_number_ = (turn_number_ + 1) & 0xffffff;
-    turn_end_ns_ =
-        std::max(turn_end_ns_, now_ns + settings_.arm_ahead_ns + (others ? settings_.turn_ns : settings_.extend_ns));
+    turn_end_ns_ = end;
     return false;
   }
   armed_ = next;

@@ -331,11 +331,17 @@ TEST(Arbiter, ADrainThatIsLateIsNotWaitedForInABusyLoop) {
   ASSERT_EQ(arbiter.holder(), static_cast<int>(holder));
   views[holder].dirty = views[holder].blocked_by_turn = true;
   int steps = 0;
+  int words = 0;
+  uint32_t turn = 0;
   for (const uint64_t end = now + 50'000'000; now < end; ++steps) {
     views[holder].predicted_drain_ns = now;
-    now = arbiter.step(now, views).next_ns;
+    const Arbiter::Outcome& outcome = arbiter.step(now, views);
+    words += outcome.gates[holder].turn != turn ? 1 : 0;
+    turn = outcome.gates[holder].turn;
+    now = outcome.next_ns;
   }
   EXPECT_LE(steps, 1500);
+  EXPECT_LE(words, 100) << "each change of the gate word wakes everybody who waits at the gate";
 }
 
 // Whatever containers report and however they come and go: at most one gate is open, time of the next step moves on,
