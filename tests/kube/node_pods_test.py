@@ -79,7 +79,8 @@ def random_pod(rng, number):
     """Sizes and shapes as they come: one or two containers, one to four cards, ordinary init containers, quick or not."""
     cards = rng.choice([1, 1, 1, 1, 2, 4])
     labels = {"aliyun.com/gpu-count": str(cards)} if cards > 1 else {}
-    say = ["sh", "-c", "echo devices=$NVIDIA_VISIBLE_DEVICES; card_probe --alloc 64; sleep " + rng.choice(["0", "0.2", "1"])]
+    # A third of them stay on their cards for as long as somebody needs to look.
+    say = ["sh", "-c", "echo devices=$NVIDIA_VISIBLE_DEVICES; card_probe --alloc 64 " + rng.choice(["", "; sleep 0.2", "--sleep 2"])]
 
     def container(name):
         units = cards * rng.choice([1, 1, 2, 3, 5, 8, 12])
@@ -169,7 +170,7 @@ def churn(cluster, node, count, seed, seconds=None):
         time.sleep(0.3)
     cluster.wait_for(lambda: not pods(cluster), 60, "the pods are gone")
     node_truth.wait_nothing_left(cluster, node)
-    assert len(seen) >= max(3, count // 50), f"{len(seen)} of {count} pods were met on the cards"  # most are quick
+    assert len(seen) >= count // 10, f"{len(seen)} of {count} pods were met on the cards"
     print(f"ok    churn of {count} random pods in {time.monotonic() - began:.0f} s: record = environment = driver = limit in each container, "
           f"the cards agree ({len(seen)} pods met on them), none was failed, nothing is left")
 
