@@ -96,8 +96,6 @@ class World {
   };
   Bins container_bins(size_t container, uint32_t card = 0);
   Bins card_bins(uint32_t card = 0);
-  // Card time at which the programs began, in ms.
-  uint64_t start_ms() const { return 0; }
 
  private:
   explicit World(const Scenario& scenario) : scenario_(scenario) {}

@@ -69,7 +69,6 @@ class GrantPages final : public UsageView {
   uint32_t card_count() const { return card_count_; }
   const FileIdentity& page_identity() const { return page_identity_; }
   const FileIdentity& usage_identity() const { return usage_identity_; }
-  bool own_file_system() const { return own_file_system_; }
 
   // True while the usage file has the size it was made with; a tenant can change it.
   bool usage_intact() const;

@@ -297,14 +297,4 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
   return {o, "", 0};
 }
 
-std::vector<std::pair<std::string, std::string>> all_help_texts() {
-  Parser parser;
-  std::vector<std::pair<std::string, std::string>> texts = {{"sluice", parser.app->help()}};
-  for (CLI::App* command : {parser.run, parser.ps, parser.top, parser.set, parser.cards, parser.doctor, parser.demo,
-                            parser.explain, parser.verify}) {
-    texts.emplace_back("sluice " + command->get_name(), command->help());
-  }
-  return texts;
-}
-
 }  // namespace sluice::cli

@@ -75,7 +75,4 @@ struct ParsedOptions {
 // argv without the program's name.
 ParsedOptions parse_options(const std::vector<std::string>& arguments);
 
-// Every help text, as docs/cli.md shows them: the tool's own, then one per command. Name first ("sluice run").
-std::vector<std::pair<std::string, std::string>> all_help_texts();
-
 }  // namespace sluice::cli

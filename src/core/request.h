@@ -1,7 +1,7 @@
 // What a pod (or a `sluice run` command line) asks for, from text to checked numbers. One parser serves the scheduler,
 // the webhook, the agent and the command line, so that a request is right or wrong in the same words everywhere.
 //
-// Rules (product.md of the manual, "Requests"): memory in whole units, at least 1; compute in percent, a multiple of 5,
+// Rules (docs/scheduler.md, "Reasons"): memory in whole units, at least 1; compute in percent, a multiple of 5,
 // at least 5, never without memory; all containers that ask for anything ask for the same kinds; with a card count M
 // the units and the percentage of every container divide evenly by M and each per-card percentage is again a multiple
 // of 5. Every error names the rule, what it needs and what it found.

@@ -1,5 +1,5 @@
 // The allocation record on a pod: which cards it was given. Written by the scheduler alone, inside the Binding object;
-// read by agents and by whoever shows it. Facts and names: product.md of the manual, "Allocation record".
+// read by agents and by whoever shows it. Facts and names: docs/scheduler.md, "The record".
 //
 // Ours (sluice.dev/allocation) is what is acted on: it names cards by UUID and containers by name, and is signed
 // together with pod UID and node (users may edit annotations on their own pods). ACK's annotations, new and old, are

@@ -135,7 +135,6 @@ Reflector::Outcome Reflector::list() {
   version_ = version;
   lists_.fetch_add(1);
   sink_.replaced(std::move(items));
-  synced_.store(true);
   healthy_since_ = std::chrono::steady_clock::now();
   return Outcome::kResume;
 }

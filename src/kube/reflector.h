@@ -51,7 +51,6 @@ class Reflector {
   void start();
   void stop();
 
-  bool synced() const { return synced_.load(); }  // a list has been handed over
   // Milliseconds since the server was last heard from (list, event, bookmark, clean end of a watch).
   int64_t age_ms() const;
   uint64_t lists() const { return lists_.load(); }
@@ -76,7 +75,6 @@ class Reflector {
   std::chrono::steady_clock::time_point healthy_since_{};
   uint64_t random_state_;
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> synced_{false};
   std::atomic<int64_t> heard_at_ms_{0};
   std::atomic<uint64_t> lists_{0};
   std::atomic<uint64_t> watch_errors_{0};

@@ -51,10 +51,6 @@ void PluginSet::drain_watch() {
   }
 }
 
-bool PluginSet::kubelet_there() const {
-  return inode_of(directory_ + "/kubelet.sock") != 0;
-}
-
 void PluginSet::want(const std::map<std::string, Wanted>& resources) {
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     if (resources.contains(entry->first)) {

@@ -40,7 +40,6 @@ class PluginSet {
   uint64_t registrations() const { return registrations_; }
   // Resources whose stream was ended again and again by another plugin of the same name.
   bool contested(const std::string& resource) const;
-  bool kubelet_there() const;
 
   // How long tend() has nothing to do: until the next try after a refusal, else `longest_ms`.
   int wait_ms(int longest_ms) const;

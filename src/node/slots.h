@@ -21,7 +21,6 @@ struct ContainerName {
   std::string pod_uid, name_space, pod, container;
   bool operator==(const ContainerName&) const = default;
   std::string text() const { return name_space + "/" + pod + "/" + container; }
-  std::string pod_text() const { return name_space + "/" + pod; }
 };
 
 struct Slot {

@@ -26,7 +26,7 @@ inline constexpr uint16_t kMinor = 0;
 inline constexpr uint32_t kMaxCards = 16;       // cards per container
 inline constexpr uint32_t kMaxProcesses = 256;  // processes per container and card
 
-// Compute policies; the numbers are an interface (product.md).
+// Compute policies; the numbers are an interface (docs/cli.md, `sluice run --policy`).
 enum Policy : uint32_t {
   kPolicyFair = 0,
   kPolicyPreemptive = 1,
