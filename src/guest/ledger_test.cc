@@ -220,14 +220,17 @@ TEST(Ledger, WhatIsUsedPastTheLibraryCounts) {
   EXPECT_EQ(copy.ledger.reserve(slot, 600), Reserve::kGranted);
 }
 
+bool one_takes_all_and_dies(TestPages& pages) {
+  return in_child([&] {
+           Copy copy(pages);
+           ASSERT_EQ(copy.ledger.reserve(copy.ledger.claim(), kGiB), Reserve::kGranted);
+         }) == 0;
+}
+
 // The card frees later than the kernel, and the agent counts until then. Waiting is better than failing for want of it.
 TEST(Ledger, WhatTheDeadLeaveIsWaitedForAsLongAsTheAgentNeeds) {
   TestPages pages(kGiB);
-  ASSERT_EQ(in_child([&] {
-              Copy copy(pages);
-              ASSERT_EQ(copy.ledger.reserve(copy.ledger.claim(), kGiB), Reserve::kGranted);
-            }),
-            0);
+  ASSERT_TRUE(one_takes_all_and_dies(pages));
   TestCard card;
   TestGuest process(pages, &card);
   Guest* guest = enter();
@@ -248,11 +251,7 @@ TEST(Ledger, WhatTheDeadLeaveIsWaitedForAsLongAsTheAgentNeeds) {
 
 TEST(Ledger, WhatTheDeadLeaveIsFreedWhereThereIsNoAgent) {
   TestPages pages(kGiB);
-  ASSERT_EQ(in_child([&] {
-              Copy copy(pages);
-              ASSERT_EQ(copy.ledger.reserve(copy.ledger.claim(), kGiB), Reserve::kGranted);
-            }),
-            0);
+  ASSERT_TRUE(one_takes_all_and_dies(pages));
   TestCard card;
   TestGuest process(pages, &card);
   Guest* guest = enter();
