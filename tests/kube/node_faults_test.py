@@ -299,21 +299,12 @@ def main():
     wanted = sys.argv[1:] or CASES
     import images
     from node_install import InstalledCluster
-    wrong = 0
     with InstalledCluster(images=[images.probe(node_world.folder())]) as cluster:
         node = cluster.add_sharing_node("node-b")
         cluster.install(count=CARDS)
         faults = Faults(cluster, node)
         faults.wait_offer(CARD_UNITS * CARDS)
-        for case in wanted:
-            began = time.monotonic()
-            try:
-                print(f"ok    {getattr(faults, case)()} ({time.monotonic() - began:.0f} s)", flush=True)
-            except (AssertionError, RuntimeError, OSError) as error:
-                print(f"WRONG {case}: {str(error)[:1500]}", flush=True)
-                wrong += 1
-                faults.clear()
-        assert wrong == 0, f"{wrong} of {len(wanted)} cases"
+        node_world.run_cases(wanted, faults, after_wrong=faults.clear)
 
 
 if __name__ == "__main__":

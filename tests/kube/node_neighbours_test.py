@@ -6,7 +6,6 @@ matter, and pods with shares go on. And the delivery for such runtimes, by envir
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import node_world
@@ -159,7 +158,6 @@ def main():
     proto = node_world.folder() / "proto"
     proto.mkdir()
     node_world.run("protoc", "-I", SOURCE / "proto", f"--python_out={proto}", "kubelet/deviceplugin_v1beta1.proto", "kubelet/podresources_v1.proto")
-    wrong = 0
     with InstalledCluster(images=[images.probe(node_world.folder())]) as cluster:
         node = cluster.add_sharing_node("node-b")
         bare = cluster.add_sharing_node("node-c", cdi=False)
@@ -170,14 +168,7 @@ def main():
         cluster.install(count=CARDS)
         for one in (node, bare):
             cluster.wait_allocatable(one, OFFERED)
-        for case in wanted:
-            began = time.monotonic()
-            try:
-                print(f"ok    {getattr(cases, case)()} ({time.monotonic() - began:.0f} s)", flush=True)
-            except (AssertionError, RuntimeError, OSError) as error:
-                print(f"WRONG {case}: {str(error)[:1500]}", flush=True)
-                wrong += 1
-        assert wrong == 0, f"{wrong} of {len(wanted)} cases"
+        node_world.run_cases(wanted, cases)
 
 
 if __name__ == "__main__":

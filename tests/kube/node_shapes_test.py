@@ -234,7 +234,6 @@ def main():
     import images
     from node_install import InstalledCluster
     probes = [images.probe(node_world.folder()), images.probe(node_world.folder(), "musl-gcc")]
-    wrong = 0
     with InstalledCluster(images=probes) as cluster:
         nodes = [cluster.add_sharing_node(name, mode, user_namespaces=name == "node-b")
                  for name, mode in (("node-b", "core_mem"), ("node-m", "cgpu"), ("node-s", "share"))]
@@ -242,14 +241,7 @@ def main():
         cluster.wait_allocatable(nodes[0], {GPU_MEM: str(CARD_UNITS * CARDS), GPU_CORE: str(100 * CARDS)})
         for node in nodes[1:]:
             cluster.wait_allocatable(node, {GPU_MEM: str(CARD_UNITS * CARDS)})
-        shapes = Shapes(cluster, *nodes)
-        for case in wanted:
-            try:
-                print(f"ok    {getattr(shapes, case)()}", flush=True)
-            except (AssertionError, RuntimeError, OSError) as error:
-                print(f"WRONG {case}: {str(error)[:1500]}", flush=True)
-                wrong += 1
-        assert wrong == 0, f"{wrong} of {len(wanted)} cases"
+        node_world.run_cases(wanted, Shapes(cluster, *nodes))
 
 
 if __name__ == "__main__":

@@ -96,6 +96,20 @@ def enter():
     sys.exit(status if status >= 0 else 128 - status)
 
 
+def run_cases(wanted, cases, after_wrong=lambda: None):
+    """Runs methods of `cases` by name, a line for each; after one that is wrong the others still run."""
+    wrong = 0
+    for case in wanted:
+        began = time.monotonic()
+        try:
+            print(f"ok    {getattr(cases, case)()} ({time.monotonic() - began:.0f} s)", flush=True)
+        except (AssertionError, RuntimeError, OSError) as error:
+            print(f"WRONG {case}: {str(error)[:1500]}", flush=True)
+            wrong += 1
+            after_wrong()
+    assert wrong == 0, f"{wrong} of {len(wanted)} cases"
+
+
 def keep_logs(place):
     """The logs of a run that failed, without images and stores, where the next failure replaces them."""
     target = Path(tempfile.gettempdir()) / f"{PREFIX}-last-failure"
