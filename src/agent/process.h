@@ -14,6 +14,7 @@ namespace sluice::agent {
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitOtherAgent = 3;
+inline constexpr int kExitMissing = 4;  // something is not there, which may come: a driver, cards, a key
 
 // To be called before any thread is made, which all inherit it: the signals that end an agent are blocked (the set of
 // them comes back, for a signalfd), a peer that hangs up is an error and no signal, new files are nobody else's to

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "agent/process.h"
 #include "base/log.h"
 
 namespace sluice::node {
@@ -158,13 +159,30 @@ Result<void> Front::start_worker() {
   return {};
 }
 
+// On a fresh node the driver or the scheduler's key may come after the agent. A new worker looks again, since a
+// driver's library may keep what it found first; the container stays, which spares the node the kubelet's growing
+// pauses.
+bool Front::try_again_for_what_is_missing() {
+  constexpr auto kLongest = std::chrono::seconds(150);
+  constexpr auto kPause = milliseconds(1000);
+  const Clock::time_point now = Clock::now();
+  if (!missing_since_) missing_since_ = now;
+  if (leaving_ || now - *missing_since_ > kLongest) return false;
+  next_start_ = now + kPause;
+  return true;
+}
+
 std::optional<int> Front::reap() {
   int status = 0;
   if (worker_ < 0 || ::waitpid(worker_, &status, WNOHANG) != worker_) return std::nullopt;
   worker_ = -1;
   desk_.worker_gone();
   channel_.reset();
-  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  if (WIFEXITED(status)) {
+    const int code = WEXITSTATUS(status);
+    if (code == agent::kExitMissing) return try_again_for_what_is_missing() ? std::nullopt : std::optional(kExitFailed);
+    return code;
+  }
   const int signal = WTERMSIG(status);
   if (leaving_) return kSignalBase + signal;
   const std::optional<milliseconds> pause = rule_.died(Clock::now());

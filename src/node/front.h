@@ -76,6 +76,7 @@ class Front {
   struct Calls;
   Result<void> start_worker();
   std::optional<int> reap();  // the exit code once the worker has ended for good
+  bool try_again_for_what_is_missing();
   void read_worker();
   void offer(OfferMessage message);
   void tell_status();
@@ -89,6 +90,7 @@ class Front {
   pid_t worker_ = -1;
   std::unique_ptr<LineChannel> channel_;
   RestartRule rule_;
+  std::optional<std::chrono::steady_clock::time_point> missing_since_;
   std::chrono::steady_clock::time_point next_start_{};
   uint64_t restarts_ = 0;
   bool leaving_ = false;

@@ -273,7 +273,8 @@ int run_kubernetes(int argc, char** argv) {
   ::prctl(PR_SET_NAME, "sluice-agent");  // started by way of /proc/self/exe, it would be called "exe"
   KubernetesAgent agent(*options, std::move(pair));
   if (Result<void> started = agent.start(); !started) {
-    return agent::cannot_serve(started.error());
+    const int code = agent::cannot_serve(started.error());
+    return started.error().code == ErrorCode::kNotFound ? agent::kExitMissing : code;
   }
   log::info("the agent is ready", {{"node", options->node_name}, {"pid", ::getpid()}});
   agent.run(signals.get());

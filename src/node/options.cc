@@ -104,7 +104,9 @@ std::optional<Options> read_options(int argc, char** argv, int& exit_code) {
                "remove what an agent has left on this node instead of serving it, then wait to be ended");
   app.add_flag("--force", o.force, "with --clean-up: although pods hold shares");
   app.add_flag("--debug", o.debug, "more log lines");
-  app.footer("Exit codes: 0 done, 1 cannot serve, 2 wrong usage, 3 another agent serves this node.");
+  app.footer(
+      "Exit codes: 0 done, 1 cannot serve (what is only missing, a driver or a key, is waited for, 150 s at most), "
+      "2 wrong usage, 3 another agent serves this node.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

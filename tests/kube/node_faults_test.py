@@ -136,18 +136,24 @@ class Faults:
         one after the other: none fails, and each has what its record says."""
         import node_truth
         made, kills = 24, 6
-        registered = self.registrations()
+        registered, restarts, _ = self.registrations(), *self.agent_restarts()
         self.stream(made, kills, worker=True)
         for pod in self.pods():
             name = pod["metadata"]["name"]
             assert pod["status"]["phase"] == "Succeeded", self.cluster.describe(name)
             assert f"devices={node_truth.recorded_cards(pod)[0]}" in self.lines(name), self.lines(name)
         assert self.registrations() == registered, "the kubelet has lost its plugin"
-        restarts = self.cluster.api.get(f"/api/v1/namespaces/sluice-system/pods/{self.cluster.agent_of(self.node.name)}")[
-            "status"]["containerStatuses"][0]["restartCount"]
-        assert restarts == 0, restarts
+        now, last = self.agent_restarts()
+        assert now == restarts, f"the agent's container ended {now - restarts} times under the stream: {last}"
         self.clear()
         return f"the agent's worker killed {kills} times under a stream of {made} pods: every one ran, on its card"
+
+    def agent_restarts(self):
+        """How often the agent's container was started again, and how its last one ended."""
+        name = self.cluster.agent_of(self.node.name)
+        status = self.cluster.api.get(f"/api/v1/namespaces/sluice-system/pods/{name}")["status"]["containerStatuses"][0]
+        said = self.cluster.kubectl("-n", "sluice-system", "logs", "--previous", "--tail=5", name).stdout if status["restartCount"] else ""
+        return status["restartCount"], f"{status.get('lastState')} {said}"
 
     def registrations(self):
         text = self.cluster.metrics(self.node)

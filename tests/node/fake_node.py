@@ -474,6 +474,10 @@ class Node:
         self.agent = subprocess.Popen(self.arguments(), env=environment, stderr=open(self.log, "a"))
         return self
 
+    def log_lines(self, *words):
+        with open(self.log) as file:
+            return [line for line in file if all(word in line for word in words)]
+
     def kill_agent(self, signal=9):
         """Both processes of it: the worker ends with the front."""
         worker = self.worker()

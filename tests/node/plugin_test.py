@@ -446,6 +446,24 @@ def node_reboots():
         assert node.grant(pod, "main") == {0: share(10, 30)}
 
 
+def a_driver_that_comes_after_the_agent():
+    """Waited for, without an end of the container; asked to end meanwhile, it ends."""
+    import shutil
+    with fake_node.Node() as node:
+        os.rename(node.driver, f"{node.folder}/later")
+        os.makedirs(node.driver)
+        node.start_agent()
+        eventually("it says so", lambda: node.log_lines("no driver under", "neither there"))
+        node.agent.send_signal(15)
+        node.agent.wait(30)
+        node.start_agent()
+        for name in sorted(os.listdir(f"{node.folder}/later")):  # the libraries first, the cards' own files last
+            shutil.move(f"{node.folder}/later/{name}", node.driver)
+            time.sleep(0.4)
+        node.wait_offered(seconds=30)
+        assert len(node.log_lines("level=error")) <= 12, node.log_lines("level=error")
+
+
 def a_sick_card_keeps_what_is_held():
     import subprocess
     with serving(cards=2) as node:
@@ -762,7 +780,7 @@ def malformed_calls():
         node.wait_offered()
 
 
-SCENES = [registers_and_describes_the_node, a_pod_gets_what_its_allocation_says, many_equal_pods_at_once,
+SCENES = [registers_and_describes_the_node, a_driver_that_comes_after_the_agent, a_pod_gets_what_its_allocation_says, many_equal_pods_at_once,
           kubelet_without_get, same_ids_recorded_for_two_pods, containers_of_one_pod, several_cards,
           init_containers_share_the_pods_charge, equal_init_container_with_other_compute,
           a_pod_that_the_watch_does_not_have_yet, a_new_pod_of_an_old_name, without_a_checkpoint_by_elimination, wrong_records_give_no_card,
