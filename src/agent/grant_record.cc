@@ -70,6 +70,7 @@ json::Object GrantRecord::to_json() const {
           {"pod", pod},
           {"pod_uid", pod_uid},
           {"enforced", enforced},
+          {"switched_off", switched_off},
           {"owner_uid", owner_uid},
           {"kind", kind_name},
           {"shares", share_array},
@@ -99,6 +100,7 @@ Result<GrantRecord> GrantRecord::from_json(const json::Object& object) {
   f.text("pod", record.pod, 512);
   f.text("pod_uid", record.pod_uid, 256);
   f.flag("enforced", record.enforced);
+  f.flag("switched_off", record.switched_off);
   f.number("owner_uid", record.owner_uid, 0, std::numeric_limits<uint32_t>::max());
   f.text("kind", kind, 32);
   for (const KindName& entry : kKinds) {

@@ -32,8 +32,9 @@ struct RecordShare {
 struct GrantRecord {
   uint64_t id = 0;
   std::string name, pod;
-  std::string pod_uid;   // not empty: a Kubernetes pod's container; the grant lives until its pod has gone
-  bool enforced = true;  // false: cards are chosen and shown, no limit is set (share nodes)
+  std::string pod_uid;        // not empty: a Kubernetes pod's container; the grant lives until its pod has gone
+  bool enforced = true;       // false: cards are chosen and shown, no limit is set (share nodes, or switched_off)
+  bool switched_off = false;  // by the pod itself (CGPU_DISABLE), where that is allowed
   int64_t owner_uid = 0;
   core::Kind kind = core::Kind::kNone;
   std::vector<RecordShare> shares;  // order of the cards in the pages

@@ -86,9 +86,10 @@ core::Kind Node::kind_on(int32_t card_index) const {
 uint32_t Node::policy_for(const CardUnit& unit, core::Kind kind) const {
   if (unit.policy) return *unit.policy;
   if (options_.policy) return *options_.policy;
+  // Who came first has chosen. (A pod chooses nothing: what its record has may be of a label that was taken away.)
   for (const auto& [id, grant] : grants_) {
     for (const GrantCard& card : grant->cards) {
-      if (card.share.card_index == unit.info.index) return grant->record.policy;
+      if (card.share.card_index == unit.info.index && grant->record.pod_uid.empty()) return grant->record.policy;
     }
   }
   // Where a capped container may come to an uncapped one, both take turns from the start.
@@ -105,7 +106,7 @@ void Node::apply_policy(CardUnit& unit) {
 
 core::ShareRequest Node::share_of(const Grant& grant, const GrantCard& card) const {
   core::ShareRequest share;
-  // Whole cards have the card to themselves: no ceiling.
+  share.unlimited = grant.record.kind == core::Kind::kWhole || !grant.record.enforced;
   const bool capped = grant.record.kind == core::Kind::kMemoryCore && grant.record.enforced;
   share.core_permille = capped ? static_cast<uint32_t>(card.share.core_milli) : 0;
   share.weight = static_cast<uint32_t>(grant.record.weight);

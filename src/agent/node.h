@@ -69,7 +69,8 @@ struct PodGrantRequest {
   std::string pod;   // "namespace/pod"
   std::string pod_uid;
   core::Kind kind = core::Kind::kNone;
-  bool enforced = true;
+  bool enforced = true;       // false: no limits
+  bool switched_off = false;  // that is the pod's own wish; the library stays in, so that neighbours get their turns
   std::vector<RecordShare> shares;
   int64_t weight = 1;
   bool high_priority = false;
@@ -172,6 +173,8 @@ class Node {
   std::optional<GrantRecord> record_of(uint64_t id);
   std::vector<GrantRecord> pod_records();
   std::vector<CardFacts> card_facts();
+  // The node's compute policy, by its label; absent: by what a card serves. Holds at once; set_policy's goes before it.
+  void set_default_policy(std::optional<uint32_t> policy);
   // The most pods per card, by the node's label; only the fair policy divides by it.
   void set_max_grants_per_card(int32_t most);
 

@@ -272,7 +272,8 @@ GrantAnswer Node::answer_for(const Grant& grant, std::vector<std::string> notes)
   answer.name = record.name;
   answer.whole_cards = record.kind == core::Kind::kWhole;
   // All of the machine's cards, whole: nothing to hide and nothing to hold.
-  answer.isolate = (!answer.whole_cards && record.enforced) || grant.cards.size() < units_.size();
+  answer.isolate =
+      (!answer.whole_cards && (record.enforced || record.switched_off)) || grant.cards.size() < units_.size();
   answer.policy = grant.cards.front().unit != nullptr ? grant.cards.front().unit->policy_in_force : record.policy;
   std::string uuids, indexes;
   int64_t units = 0;

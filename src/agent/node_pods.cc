@@ -94,6 +94,7 @@ Result<std::unique_ptr<Grant>> Node::make_pod_grant(const PodGrantRequest& reque
   record.pod_uid = request.pod_uid;
   record.kind = request.kind;
   record.enforced = request.enforced;
+  record.switched_off = request.switched_off;
   record.weight = request.weight;
   record.high_priority = request.high_priority;
   record.owner_uid = static_cast<int64_t>(::geteuid());
@@ -198,6 +199,13 @@ std::vector<CardFacts> Node::card_facts() {
     facts.push_back(std::move(one));
   }
   return facts;
+}
+
+void Node::set_default_policy(std::optional<uint32_t> policy) {
+  std::lock_guard guard(mutex_);
+  if (options_.policy == policy) return;
+  options_.policy = policy;
+  for (auto& unit : units_) apply_policy(*unit);
 }
 
 void Node::set_max_grants_per_card(int32_t most) {

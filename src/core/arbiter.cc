@@ -41,7 +41,7 @@ std::vector<uint32_t> shares_of(ComputePolicy policy, uint32_t max_containers, s
         break;
     }
     // A ceiling of the whole card is none.
-    if (shares[i] >= kWhole) shares[i] = 0;
+    if (shares[i] >= kWhole || requests[i].unlimited) shares[i] = 0;
   }
   return shares;
 }

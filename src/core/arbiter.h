@@ -27,9 +27,11 @@ struct ShareRequest {
   uint32_t core_permille = 0;  // 1/1000 of the card; 0 = no cap
   uint32_t weight = 1;
   bool high_priority = false;
+  bool unlimited = false;  // no ceiling under any policy: a whole card, or limits that are switched off
 };
 
-// Ceilings in 1/1000 of the card that the policy makes of the requests, 0 = none; same order. fair: 1/max_containers;
+// Ceilings in 1/1000 of the card that the policy makes of the requests, 0 = none; same order. Unlimited ones count
+// among the others and have none. fair: 1/max_containers;
 // preemptive: 1/N; weighted: by weight; fixed and burst: as asked; native: none.
 std::vector<uint32_t> shares_of(ComputePolicy policy, uint32_t max_containers, std::span<const ShareRequest> requests);
 

@@ -141,6 +141,14 @@ TEST(Shares, PoliciesMakeCeilings) {
   EXPECT_EQ(shares_of(ComputePolicy::kNative, 20, requests), (std::vector<uint32_t>{0, 0, 0}));
   EXPECT_EQ(shares_of(ComputePolicy::kPreemptive, 20, std::vector<ShareRequest>{{0, 1, false}}),
             (std::vector<uint32_t>{0}));
+  for (ComputePolicy policy : {ComputePolicy::kFair, ComputePolicy::kPreemptive, ComputePolicy::kWeighted,
+                               ComputePolicy::kFixed, ComputePolicy::kBurst, ComputePolicy::kNative}) {
+    std::vector<ShareRequest> one_unlimited = requests;
+    one_unlimited[0].unlimited = true;
+    std::vector<uint32_t> wanted = shares_of(policy, 20, requests);
+    wanted[0] = 0;
+    EXPECT_EQ(shares_of(policy, 20, one_unlimited), wanted);
+  }
 }
 
 struct Mix {
