@@ -96,6 +96,15 @@ void SlotWatch::settle_dead(uint64_t now_ns, uint64_t started_ns, const CardRead
     if (slot.image.live || slot.image.reserved_bytes > 0) found.clear.push_back(i);
     slot = Slot{};
   }
+  count();
+}
+
+void SlotWatch::count() {
+  alive_ = dead_ = 0;
+  for (const Slot& slot : slots_) {
+    alive_ += slot.state == State::kOwned ? 1 : 0;
+    dead_ += slot.state == State::kDead ? 1 : 0;
+  }
 }
 
 SlotWatch::Found SlotWatch::card_read(uint64_t now_ns, uint64_t started_ns, const CardReading& reading,
@@ -141,14 +150,6 @@ uint64_t SlotWatch::charged_bytes() const {
   uint64_t sum = 0;
   for (const Slot& slot : slots_) sum += counted_for(slot.image) + slot.correction;
   return sum;
-}
-
-bool SlotWatch::any_alive() const {
-  return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.state == State::kOwned; });
-}
-
-bool SlotWatch::any_waiting() const {
-  return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.state == State::kDead; });
 }
 
 bool SlotWatch::holds(int64_t pid) const {

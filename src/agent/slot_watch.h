@@ -67,8 +67,9 @@ class SlotWatch {
   std::optional<int64_t> used_bytes() const { return used_; }
   // What the programs' page says, plus corrections.
   uint64_t charged_bytes() const;
-  bool any_alive() const;    // some slot's lock is held
-  bool any_waiting() const;  // a dead process is still charged: the card should be read soon
+  // Asked for every grant of a card many times a second, so they are counted when something changes.
+  bool any_alive() const { return alive_ > 0; }   // some slot's lock is held
+  bool any_waiting() const { return dead_ > 0; }  // a dead process is still charged: the card should be read soon
   bool holds(int64_t pid) const;
   std::vector<Process> processes() const;
 
@@ -89,8 +90,10 @@ class SlotWatch {
   using Owners = std::array<const SlotOwner*, page::kMaxProcesses>;
   void remember_elsewhere(uint64_t now_ns, uint32_t from, const Owners& owner_of, const SlotImages& images);
   void settle_dead(uint64_t now_ns, uint64_t started_ns, const CardReading* reading, Found& found);
+  void count();
 
   std::array<Slot, page::kMaxProcesses> slots_{};
+  uint32_t alive_ = 0, dead_ = 0;  // slots in these states
   std::optional<int64_t> used_;
   int silent_rounds_ = 0;  // readings in a row in which the page said much less than the card
 };
