@@ -19,6 +19,7 @@ namespace sluice::kube {
 inline constexpr const char* kLabelMode = "ack.node.gpu.schedule";
 inline constexpr const char* kLabelPlacement = "ack.node.gpu.placement";
 inline constexpr const char* kLabelMaxPods = "ack.node.gpu.max-pod";
+inline constexpr const char* kLabelPolicy = "sluice.dev/compute-policy";  // names or numbers, for the agent
 inline constexpr const char* kAnnotationCards = "sluice.dev/cards";
 inline constexpr const char* kAnnotationMode = "sluice.dev/mode";
 

@@ -117,6 +117,38 @@ void KubernetesAgent::renew_keys() {
     log::warning("the scheduler's public keys cannot be read again", {{"reason", keys.error().message}});
 }
 
+// What an administrator sets on a node by label, besides the mode: it holds at once, for pods that run too.
+void KubernetesAgent::take_settings(const std::map<std::string, std::string>& labels) {
+  if (auto most = labels.find(kube::kLabelMaxPods); most != labels.end()) {
+    const int64_t number = std::strtol(most->second.c_str(), nullptr, 10);
+    if (number >= 0 && number <= 10'000) node_->set_max_grants_per_card(static_cast<int32_t>(number));
+  }
+  auto label = labels.find(kube::kLabelPolicy);
+  const std::string word = label == labels.end() ? "" : label->second;
+  if (word == policy_word_) return;
+  // Kept, so that an agent that starts anew does not go back and forth until it has seen the label.
+  if (Result<void> kept = write_file_atomic(options_.state_directory + "/" + kPolicyFile, word); !kept)
+    log::warning("the node's policy cannot be written down", {{"reason", kept.error().message}});
+  use_policy(word);
+}
+
+void KubernetesAgent::use_policy(const std::string& word) {
+  policy_word_ = word;
+  std::optional<uint32_t> policy = options_.policy;
+  if (!word.empty()) {
+    Result<uint32_t> wanted = agent::parse_policy_name(word);
+    if (wanted)
+      policy = *wanted;
+    else
+      events_->node(true, "SluiceBadPolicy",
+                    fmt::format("label {}: {}; the node's cards go on as without it", kube::kLabelPolicy,
+                                wanted.error().message));
+  }
+  node_->set_default_policy(policy);
+  log::info("the node's compute policy",
+            {{"label", word}, {"policy", policy ? agent::policy_name(*policy) : "by mode"}});
+}
+
 void KubernetesAgent::decide() {
   renew_keys();
   std::optional<NodeFacts> facts;
@@ -132,10 +164,7 @@ void KubernetesAgent::decide() {
   }
   if (!leaving_) decide_mode(*facts);
   grants_->sweep();
-  if (auto most = facts->labels.find(kube::kLabelMaxPods); most != facts->labels.end()) {
-    const int64_t number = std::strtol(most->second.c_str(), nullptr, 10);
-    if (number >= 0 && number <= 10'000) node_->set_max_grants_per_card(static_cast<int32_t>(number));
-  }
+  take_settings(facts->labels);
   const std::vector<agent::CardFacts> cards = node_->card_facts();
   DeviceLists wanted = offers(cards);
   if (whole_cards_free(*facts) && (is_sharing(mode_.mode) || mode_.mode == core::NodeMode::kDefault)) {

@@ -173,12 +173,15 @@ Result<void> KubernetesAgent::open_cluster() {
   grants.checkpoint = options_.kubelet_directory + "/device-plugins/" + kCheckpointName;
   grants.delivery = options_.delivery;
   grants.allow_priority = options_.allow_priority;
+  grants.allow_disable = options_.allow_disable;
   grants_ = std::make_unique<PodGrants>(grants, *node_, *pods_, *records_, std::move(*keys), events_.get());
   if (Result<void> restored = grants_->restore(); !restored) return restored;
   remove_old_libraries(options_.state_directory, grants_->libraries_in_use());
   plugins_->serve([this](const CallMessage& call) { return answer(call); });
   if (Result<std::string> word = read_file(options_.state_directory + "/mode", 64); word)
     mode_.mode = parse_mode_word(*word);
+  if (Result<std::string> word = read_file(options_.state_directory + "/" + kPolicyFile, 64); word && !word->empty())
+    use_policy(*word);
 
   kube::ReflectorOptions pods;
   pods.path = "/api/v1/pods";

@@ -34,6 +34,8 @@ int run_kubernetes(int argc, char** argv);
 // The scheduler's public keys from PEM files, several in one file too; nullopt: no file.
 Result<std::optional<kube::Verifier>> load_keys(const std::vector<std::string>& paths);
 
+inline constexpr char kPolicyFile[] = "policy";  // in the state directory: the label's word
+
 class KubernetesAgent final : public kube::ReflectorSink {
  public:
   // front: this process's end of the pair.
@@ -60,6 +62,8 @@ class KubernetesAgent final : public kube::ReflectorSink {
   void decide();
   void renew_keys();
   void decide_mode(const NodeFacts& facts);
+  void take_settings(const std::map<std::string, std::string>& labels);
+  void use_policy(const std::string& word);
   ReplyMessage answer(const CallMessage& call);
   DeviceLists offers(const std::vector<agent::CardFacts>& cards);
   bool whole_cards_free(const NodeFacts& facts);
@@ -99,6 +103,7 @@ class KubernetesAgent final : public kube::ReflectorSink {
   size_t memory_ids_ = 0, core_ids_ = 0;  // listed so far
   std::vector<std::string> whole_ids_;
   bool leaving_ = false;
+  std::string policy_word_;  // of the node's label, as last seen
   std::string said_waiting_, offer_problem_, foreign_plugin_;
   std::chrono::steady_clock::time_point next_patch_{};
   std::chrono::milliseconds patch_backoff_{0};

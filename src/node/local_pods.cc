@@ -64,8 +64,8 @@ void read_states(const json::Object& status, LocalPod& out) {
   }
 }
 
-// Weight and priority stand in the env of the pod's spec, where the API server keeps them from being changed; what a
-// running container says of itself is not read.
+// Weight, priority and the wish for no limits stand in the env of the pod's spec, where the API server keeps them from
+// being changed; what a running container says of itself is not read.
 void read_wishes(const json::Object& spec, LocalPod& out) {
   for (const char* key : {"initContainers", "containers"}) {
     const json::Array* list = array_at(spec, key);
@@ -87,10 +87,26 @@ void read_wishes(const json::Object& spec, LocalPod& out) {
         }
         if (name == "ALIYUN_COM_GPU_HIGH_PRIO")
           wishes.high_priority = !value.empty() && value != "0" && value != "false";
+        if (name == "CGPU_DISABLE") wishes.no_limits = value == "true" || value == "1";  // as cGPU reads it
       }
-      if (wishes.weight != 1 || wishes.high_priority) out.wishes[text_at(item.get_object(), "name")] = wishes;
+      if (wishes.weight != 1 || wishes.high_priority || wishes.no_limits)
+        out.wishes[text_at(item.get_object(), "name")] = wishes;
     }
   }
+}
+
+// What the pod's containers ask for over all its cards. On how many cards that lies is the allocation's to say and the
+// scheduler's to check; the label it comes from may be edited while the pod runs, and must not stop a restart then. So
+// the fewest cards that carry the request stand for it.
+Result<core::PodRequest> request_of(core::PodText text) {
+  text.card_count.reset();
+  Result<core::PodRequest> request = core::parse_pod(text);
+  for (int32_t cards = 2; cards <= core::kMaxCardsPerNode; ++cards) {
+    if (request) return request;
+    text.card_count = std::to_string(cards);
+    if (Result<core::PodRequest> more = core::parse_pod(text); more) return more;
+  }
+  return request;
 }
 
 }  // namespace
@@ -120,7 +136,7 @@ Result<LocalPod> decode_local_pod(const json::Value& object) {
   if (!pod) return std::move(pod.error());
   LocalPod out;
   out.pod = std::move(*pod);
-  Result<core::PodRequest> request = core::parse_pod(out.pod.text);
+  Result<core::PodRequest> request = request_of(out.pod.text);
   if (request)
     out.request = std::move(*request);
   else

@@ -30,12 +30,13 @@ struct ContainerState {
 
 struct LocalPod {
   kube::Pod pod;
-  core::PodRequest request;     // kNone: asks for no card
+  core::PodRequest request;     // kNone: asks for no card. Only sums over its cards mean something (ids_wanted)
   std::string request_problem;  // why the request cannot be read
   std::map<std::string, ContainerState> states;
   struct Wishes {
     int64_t weight = 1;
     bool high_priority = false;
+    bool no_limits = false;  // CGPU_DISABLE
   };
   std::map<std::string, Wishes> wishes;  // by container, from the env in the pod's spec
 
@@ -59,8 +60,8 @@ class LocalPods final : public kube::ReflectorSink {
   bool listed() const;  // the copy is whole: a pod that is not in it does not exist
   std::vector<LocalPodPtr> all() const;
   LocalPodPtr find(const std::string& uid) const;
-  // The newest copy of the pod, where its containers ask as in this one; else this one. What containers ask for depends
-  // on a label, which the pod's owner may edit at any time; positions in the request must not outlive it.
+  // The newest copy of the pod, where its containers ask as in this one; else this one: positions in the request must
+  // not outlive it.
   LocalPodPtr newest(const LocalPodPtr& pod) const;
   // The pod of this name that is not terminal, waited for: the kubelet may start a pod before our watch has it.
   LocalPodPtr wait_for(const std::string& name_space, const std::string& name, int timeout_ms) const;

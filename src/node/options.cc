@@ -89,6 +89,8 @@ std::optional<Options> read_options(int argc, char** argv, int& exit_code) {
   app.add_flag("--whole-cards", o.whole_cards, "offer nvidia.com/gpu too (where no other plugin does)");
   app.add_option("--policy", policy, "compute policy of the node's cards by name or number; absent: by mode");
   app.add_flag("--allow-priority", o.allow_priority, "honour ALIYUN_COM_GPU_SCHD_WEIGHT and ALIYUN_COM_GPU_HIGH_PRIO");
+  app.add_flag("--allow-disable", o.allow_disable,
+               "honour CGPU_DISABLE: containers that set it are given their cards without limits");
   app.add_flag("--mixed", o.mixed, "memory-only pods may share a card with capped ones");
   app.add_option("--stranger", stranger, "what is done with processes on a card without a grant")
       ->check(CLI::IsMember({"report", "stop"}))

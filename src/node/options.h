@@ -27,6 +27,7 @@ struct Options {
   bool whole_cards = false;
   std::optional<uint32_t> policy;
   bool allow_priority = false;
+  bool allow_disable = false;
   bool mixed = false;
   bool stop_strangers = false;
   std::vector<std::string> exempt_namespaces = {"kube-system"};  // whose pods are never stopped

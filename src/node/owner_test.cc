@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 
 #include "node/slots.h"
@@ -65,9 +66,35 @@ TEST(LocalPods, ANewerCopyCountsWhileItAsksTheSame) {
   LocalPodPtr second = put("2", "Running");
   ASSERT_NE(second, first);
   EXPECT_EQ(pods.newest(first), second);
-  for (const char* count : {"x", "4", "1"}) {
-    ASSERT_NE(put(count, "Running"), second);
-    EXPECT_EQ(pods.newest(second), second) << count;
+  for (const char* count : {"x", "3", "1"}) {
+    LocalPodPtr newer = put(count, "Running");
+    ASSERT_NE(newer, second);
+    EXPECT_EQ(pods.newest(second), newer) << count;
+    EXPECT_EQ(newer->ids_wanted(newer->request.shares[0], core::kResourceMemory), 4) << count;
+  }
+}
+
+// On how many cards a request lies is the allocation's to say: what a container holds is what its limits say, whatever
+// the label is.
+TEST(LocalPods, TheCountLabelChangesNothingOfWhatContainersHold) {
+  for (const auto& [units, percent] : std::map<int, int>{{10, 30}, {93, 300}, {31, 100}, {7, 5}, {64, 3200}}) {
+    for (const char* count : {"", "1", "2", "3", "7", "nonsense"}) {
+      json::Object limits{{core::kResourceMemory, std::to_string(units)},
+                          {core::kResourceCore, std::to_string(percent)}};
+      json::Object labels;
+      if (*count != '\0') labels["aliyun.com/gpu-count"] = count;
+      Result<LocalPod> pod = decode_local_pod(json::Object{
+          {"metadata", json::Object{{"name", "a"}, {"namespace", "team"}, {"uid", "uid-a"}, {"labels", labels}}},
+          {"spec", json::Object{{"containers", json::Array{json::Object{
+                                                   {"name", "x"}, {"resources", json::Object{{"limits", limits}}}}}}}},
+          {"status", json::Object{}}});
+      ASSERT_TRUE(pod.ok()) << pod.error().message;
+      EXPECT_EQ(pod->request_problem, "") << units << " " << percent << " " << count;
+      EXPECT_EQ(pod->kind(), PodKind::kMemoryCore);
+      ASSERT_EQ(pod->request.shares.size(), 1u);
+      EXPECT_EQ(pod->ids_wanted(pod->request.shares[0], core::kResourceMemory), units);
+      EXPECT_EQ(pod->ids_wanted(pod->request.shares[0], core::kResourceCore), percent);
+    }
   }
 }
 
@@ -335,6 +362,7 @@ TEST(Slots, SurviveTheDisk) {
   slot.owner = {"uid-a", "team", "a", "x"};
   slot.grant = 0x0123456789abcdef;
   slot.libraries = "/var/lib/sluice/lib/1";
+  slot.allocation = R"({"version":1})";
   slot.sure = false;
   Result<Slot> back = Slot::from_json(slot.to_json());
   ASSERT_TRUE(back.ok()) << back.error().message;

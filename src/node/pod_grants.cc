@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kGuessPatience{1'000};
 constexpr std::chrono::milliseconds kGuessPoll{10};
-constexpr size_t kMaxSlotBytes = 512u << 10;
+constexpr size_t kMaxSlotBytes = 1u << 20;
 constexpr int64_t kOrphanSeconds = 120;
 constexpr auto kAllocationPoll = std::chrono::milliseconds(100);
 
@@ -370,7 +370,10 @@ std::vector<ContainerGrant> PodGrants::list() {
       grant.cards.push_back({indexes.contains(share.card_uuid) ? indexes[share.card_uuid] : -1, share.card_uuid,
                              share.units, share.memory_mib,
                              record.kind == core::Kind::kMemoryCore ? share.core_milli / 10 : 0});
-    if (!record.enforced) grant.problem = "the node's mode is share: the program limits itself";
+    if (record.switched_off)
+      grant.problem = "its pod has switched isolation off (CGPU_DISABLE), which the agent allows";
+    else if (!record.enforced)
+      grant.problem = "the node's mode is share: the program limits itself";
     out.push_back(std::move(grant));
   }
   return out;

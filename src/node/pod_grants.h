@@ -39,6 +39,7 @@ struct PodGrantsOptions {
   DriverRoot driver_root;
   DeliveryKind delivery = DeliveryKind::kCdi;
   bool allow_priority = false;
+  bool allow_disable = false;
   std::string checkpoint;         // the kubelet's file of allocations
   int owner_wait_ms = 8000;       // for record and watch to agree on whose a container is; the kubelet gives 30 s
   int last_resort_ms = 1500;      // before a container that no record shows is found by elimination
@@ -86,6 +87,10 @@ class PodGrants {
     bool complete = false;
     std::chrono::steady_clock::time_point at;  // when the question was asked
   };
+  struct Given {  // the pod's allocation, and the record that said so
+    kube::Allocation allocation;
+    std::string text;
+  };
   struct Wanted {  // what one container is to get, by its pod's allocation
     std::vector<agent::RecordShare> shares;
     int64_t pod_units = 0;
@@ -103,11 +108,11 @@ class PodGrants {
                 std::chrono::steady_clock::time_point asked_at);
 
   Result<void> fill(const OwnerQuestion& question, Owner owner);
-  Result<void> fill_once(const OwnerQuestion& question, const Owner& owner, const kube::Allocation* allocation,
-                         bool last_try);
+  Result<void> fill_once(const OwnerQuestion& question, const Owner& owner, const Given* given, bool last_try);
   Result<Wanted> wanted_of(const LocalPod& pod, const kube::Allocation* allocation, const std::string& container,
                            const OwnerQuestion& question) const;
-  Result<std::optional<kube::Allocation>> allocation_of(LocalPodPtr& pod);
+  Result<std::optional<Given>> allocation_of(LocalPodPtr& pod);
+  std::optional<Given> given_before(const std::string& pod_uid);
   void release_others(const Owner& owner, const std::set<uint64_t>& kept);
   Result<void> write_out(const Slot& slot, const agent::GrantAnswer* answer, int64_t pod_units);
   Result<ContainerEdits> edits_for(const Slot& slot, const agent::GrantAnswer* answer, int64_t pod_units,
@@ -116,7 +121,7 @@ class PodGrants {
   Result<ContainerAnswer> answer_by_guess(Slot& slot);
   bool status_tells(const Owner& owner, bool last_try);
   Result<std::vector<Slot>> claim_slots(const OwnerQuestion& question, const Owner& owner, size_t chosen, bool equal,
-                                        const std::string& container);
+                                        const Given* given);
   uint64_t new_grant_id(uint64_t slot, const std::set<uint64_t>& mistaken) const;
   static uint64_t random_slot();
   void forget(uint64_t slot);

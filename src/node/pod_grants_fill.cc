@@ -16,10 +16,23 @@ constexpr auto kPoll = std::chrono::milliseconds(100);
 
 }  // namespace
 
+// What an earlier container of the pod was started by, or this one before: verified then, and not to be changed by who
+// edits the pod's annotations now.
+std::optional<PodGrants::Given> PodGrants::given_before(const std::string& pod_uid) {
+  std::lock_guard guard(mutex_);
+  for (uint64_t id : slots_.of_pod(pod_uid)) {
+    const std::string& text = slots_.find(id)->allocation;
+    if (text.empty()) continue;
+    if (Result<kube::Allocation> allocation = kube::parse_allocation(text); allocation)
+      return Given{std::move(*allocation), text};
+  }
+  return std::nullopt;
+}
+
 // The pod's record, verified; nullopt for whole cards, which the kubelet itself chooses. A pod that was bound without
 // Sluice's scheduler gets its record a moment later, so it is waited for. `pod` becomes the newest copy.
-Result<std::optional<kube::Allocation>> PodGrants::allocation_of(LocalPodPtr& pod) {
-  if (pod->kind() == PodKind::kWhole) return std::optional<kube::Allocation>();
+Result<std::optional<PodGrants::Given>> PodGrants::allocation_of(LocalPodPtr& pod) {
+  if (pod->kind() == PodKind::kWhole) return std::optional<Given>();
   std::optional<kube::Verifier> verifier;
   {
     std::lock_guard guard(mutex_);
@@ -30,8 +43,16 @@ Result<std::optional<kube::Allocation>> PodGrants::allocation_of(LocalPodPtr& po
   while (true) {
     Result<kube::Allocation> allocation =
         kube::read_allocation(pod->pod.annotations, pod->pod.uid, options_.node_name, *verifier);
-    if (allocation) return std::optional<kube::Allocation>(std::move(*allocation));
-    if (allocation.error().code != ErrorCode::kNotFound) {
+    if (allocation)
+      return std::optional(Given{std::move(*allocation), pod->pod.annotations.at(kube::kAnnotationAllocation)});
+    const bool missing = allocation.error().code == ErrorCode::kNotFound;
+    if (std::optional<Given> given = given_before(pod->pod.uid); given) {
+      counters_.bad_records += missing ? 0 : 1;
+      complain(*pod, "SluiceAllocationChanged",
+               fmt::format("{}; the pod keeps the cards that it was given before", allocation.error().message));
+      return given;
+    }
+    if (!missing) {
       ++counters_.bad_records;
       return std::move(allocation.error());
     }
@@ -80,12 +101,15 @@ agent::PodGrantRequest PodGrants::request_for(const Slot& slot, const LocalPod& 
   request.pod = pod.pod.full_name();
   request.pod_uid = pod.pod.uid;
   request.kind = pod.request.total.kind;
-  request.enforced = mode_ != core::NodeMode::kShare;
   request.shares = wanted.shares;
-  if (auto wishes = pod.wishes.find(container); options_.allow_priority && wishes != pod.wishes.end()) {
-    request.weight = wishes->second.weight;
-    request.high_priority = wishes->second.high_priority;
+  if (auto wishes = pod.wishes.find(container); wishes != pod.wishes.end()) {
+    if (options_.allow_priority) {
+      request.weight = wishes->second.weight;
+      request.high_priority = wishes->second.high_priority;
+    }
+    request.switched_off = wishes->second.no_limits && options_.allow_disable && request.kind != core::Kind::kWhole;
   }
+  request.enforced = mode_ != core::NodeMode::kShare && !request.switched_off;
   return request;
 }
 
@@ -137,7 +161,7 @@ bool PodGrants::status_tells(const Owner& owner, bool last_try) {
 }
 
 Result<void> PodGrants::fill(const OwnerQuestion& question, Owner owner) {
-  Result<std::optional<kube::Allocation>> allocation = std::optional<kube::Allocation>();
+  Result<std::optional<Given>> allocation = std::optional<Given>();
   if (question.resource != core::kResourceCore) {
     allocation = allocation_of(owner.pod);
     if (!allocation) {
@@ -165,7 +189,7 @@ Result<void> PodGrants::fill(const OwnerQuestion& question, Owner owner) {
   }
 }
 
-Result<void> PodGrants::fill_once(const OwnerQuestion& question, const Owner& owner, const kube::Allocation* allocation,
+Result<void> PodGrants::fill_once(const OwnerQuestion& question, const Owner& owner, const Given* given,
                                   bool last_try) {
   const bool compute = question.resource == core::kResourceCore;
   std::lock_guard one_at_a_time(filling_);
@@ -175,6 +199,7 @@ Result<void> PodGrants::fill_once(const OwnerQuestion& question, const Owner& ow
   // now, by the pod's status, gets its own.
   std::vector<Wanted> all;
   for (size_t i = 0; i < owner.containers.size() && !compute; ++i) {
+    const kube::Allocation* allocation = given == nullptr ? nullptr : &given->allocation;
     Result<Wanted> wanted = wanted_of(*owner.pod, allocation, shares[owner.containers[i]].name, question);
     if (!wanted) return std::move(wanted.error());
     all.push_back(std::move(*wanted));
@@ -191,7 +216,7 @@ Result<void> PodGrants::fill_once(const OwnerQuestion& question, const Owner& ow
   }
   const size_t chosen = equal ? owner.containers.size() - 1 : starting_now(owner);
   const std::string& container = shares[owner.containers[chosen]].name;
-  Result<std::vector<Slot>> slots = claim_slots(question, owner, chosen, equal, container);
+  Result<std::vector<Slot>> slots = claim_slots(question, owner, chosen, equal, given);
   if (!slots) return std::move(slots.error());
   if (compute) return {};
   if (slots->empty()) {
@@ -213,8 +238,9 @@ Result<void> PodGrants::fill_once(const OwnerQuestion& question, const Owner& ow
 // The slots that stand for these ids become the container's, on disk too. With `equal` all of them; else the one of the
 // container at owner.containers[chosen]. Slots that another pod got by elimination are taken back, and its grant ends.
 Result<std::vector<Slot>> PodGrants::claim_slots(const OwnerQuestion& question, const Owner& owner, size_t chosen,
-                                                 bool equal, const std::string& container) {
+                                                 bool equal, const Given* given) {
   const kube::Pod& pod = owner.pod->pod;
+  const std::string& container = owner.pod->request.shares[owner.containers[chosen]].name;
   std::set<uint64_t> mistaken;
   std::vector<Slot> claimed;
   {
@@ -237,6 +263,7 @@ Result<std::vector<Slot>> PodGrants::claim_slots(const OwnerQuestion& question, 
       Slot& slot = *slots_.find(id);
       const Slot before = slot;
       slot.owner = {pod.uid, pod.name_space, pod.name, container};
+      slot.allocation = given == nullptr ? "" : given->text;
       slot.sure = owner.sure || (slot.owner == before.owner && before.sure);
       if (question.resource != core::kResourceCore)
         slot.grant = grant == 0 ? new_grant_id(ids.back(), mistaken) : grant;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kSlotVersion = 1;
 constexpr size_t kMaxIds = 8192;
+constexpr size_t kMaxAllocationBytes = 256u << 10;  // of all annotations of an object, by the API server
 
 }  // namespace
 
@@ -34,6 +35,7 @@ json::Object Slot::to_json() const {
           {"grant", grant == 0 ? "" : slot_text(grant)},
           {"guess_pod_uid", guess.pod_uid},
           {"guess_container", guess.container},
+          {"allocation", allocation},
           {"libraries", libraries},
           {"sure", sure}};
 }
@@ -59,6 +61,7 @@ Result<Slot> Slot::from_json(const json::Object& object) {
   f.text("grant", grant, 16);
   f.text("guess_pod_uid", slot.guess.pod_uid, 256);
   f.text("guess_container", slot.guess.container, 256);
+  f.text("allocation", slot.allocation, kMaxAllocationBytes);
   f.text("libraries", slot.libraries);
   f.flag("sure", slot.sure);
   if (f.error()) return *f.error();

@@ -34,6 +34,7 @@ struct Slot {
   ContainerName guess;           // env delivery: whose the answer was made for, before anybody knew
   std::string libraries;         // folder of the guest libraries that its answer names (env delivery)
   bool sure = true;              // the owner is the kubelet's word; false: found by elimination
+  std::string allocation = "";   // the pod's, as it stood when its signature was found good; empty: not yet
   bool owned() const { return !owner.pod_uid.empty(); }
   json::Object to_json() const;
   static Result<Slot> from_json(const json::Object& object);

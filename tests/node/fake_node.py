@@ -11,6 +11,7 @@ import http.server
 import json
 import os
 import random
+import re
 import shutil
 import socketserver
 import struct
@@ -19,7 +20,9 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import urllib.parse
+import urllib.request
 from concurrent import futures
 
 SKIP = 77
@@ -164,10 +167,10 @@ class Api:
     def node(self, name="node-a"):
         return self.objects["nodes"][name]
 
-    def label(self, **labels):
+    def label(self, changes=None, **labels):
+        """changes: by key; labels: the same with _ for dots. None takes a label away."""
         node = json.loads(json.dumps(self.node()))
-        for key, value in labels.items():
-            key = key.replace("__", "/").replace("_", ".")
+        for key, value in [*(changes or {}).items(), *((key.replace("_", "."), value) for key, value in labels.items())]:
             node["metadata"].setdefault("labels", {})
             if value is None:
                 node["metadata"]["labels"].pop(key, None)
@@ -500,6 +503,17 @@ class Node:
         os.kill(worker, signal)
         return worker
 
+    def reboot(self):
+        """Nothing runs, file systems in memory are empty, then the agent starts again."""
+        self.stop_agent()
+        with open("/proc/self/mounts") as file:
+            mounts = [line.split()[1] for line in file if f"{self.folder}/run" in line]
+        for mount in sorted(mounts, reverse=True):
+            subprocess.run(["umount", "-l", mount], check=True)
+        shutil.rmtree(f"{self.folder}/cdi")
+        assert os.listdir(f"{self.folder}/run") == []
+        return self.start_agent()
+
     def stop_agent(self):
         if self.agent is not None and self.agent.poll() is None:
             self.kill_agent()
@@ -612,6 +626,19 @@ class Node:
         assert os.path.exists(mounts["/run/sluice/container/usage"])
         return read_page(page)
 
+    def policy(self, pod, container):
+        """The compute policy that the container's grant page says, of its first card."""
+        mounts = {m["containerPath"]: m["hostPath"] for m in self.spec(pod, container)["mounts"]}
+        with open(mounts["/run/sluice/container/grant"] + "/page", "rb") as file:
+            return struct.unpack_from("<I", file.read(), 192 + 140)[0]
+
+    def metrics(self, *words):
+        """Lines of the agent's metrics text with all of these words."""
+        with open(self.log) as file:
+            port = [re.search(r"port=(\d+)", line)[1] for line in file if "metrics are served" in line][-1]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            return [line for line in answer.read().decode().splitlines() if all(word in line for word in words)]
+
     def environment(self, pod, container, resource=MEMORY):
         return dict(line.split("=", 1) for line in self.spec(pod, container, resource).get("env", []))
 
@@ -623,6 +650,36 @@ class Node:
 
     def specs(self):
         return sorted(os.listdir(f"{self.folder}/cdi"))
+
+
+def refused(node, pod, container, words):
+    """PreStartContainer is an error with these words; the whole of it."""
+    import grpc
+    try:
+        node.kubelet.start_container(pod, container)
+    except grpc.RpcError as error:
+        assert words in error.details(), error.details()
+        return error.details()
+    raise AssertionError(f"container {container} was let through, expected: {words}")
+
+
+def play(scenes):
+    """Runs the scenes, or those that the command line names, one after the other."""
+    chosen = [scene for scene in scenes if len(sys.argv) < 2 or scene.__name__ in sys.argv[1:]]
+    assert chosen, f"no such scene; there are {[s.__name__ for s in scenes]}"
+    failed = []
+    for scene in chosen:
+        began = time.monotonic()
+        try:
+            scene()
+            print(f"ok {scene.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
+        except Exception:  # noqa: BLE001
+            traceback.print_exc()
+            failed.append(scene.__name__)
+            print(f"FAILED {scene.__name__}", flush=True)
+    if failed:
+        print("failed: " + ", ".join(failed))
+        sys.exit(1)
 
 
 def read_page(page):

@@ -11,17 +11,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import fake_node  # noqa: E402
 
 fake_node.prepare()
-from fake_node import CORE, MEMORY, WHOLE, Node, eventually, serving, share  # noqa: E402
-
-
-def refused(node, pod, container, words):
-    import grpc
-    try:
-        node.kubelet.start_container(pod, container)
-    except grpc.RpcError as error:
-        assert words in error.details(), error.details()
-        return error.details()
-    raise AssertionError(f"container {container} was let through, expected: {words}")
+from fake_node import CORE, MEMORY, WHOLE, Node, eventually, refused, serving, share  # noqa: E402
 
 
 def registers_and_describes_the_node():
@@ -431,16 +421,7 @@ def node_reboots():
         pod = node.make_pod({"main": (10, 30)})
         node.run(pod, "main")
         before = node.spec(pod, "main")
-        node.kill_agent()
-        with open("/proc/self/mounts") as file:
-            mounts = [line.split()[1] for line in file if f"{node.folder}/run" in line]
-        import shutil
-        import subprocess
-        for mount in sorted(mounts, reverse=True):
-            subprocess.run(["umount", "-l", mount], check=True)
-        shutil.rmtree(f"{node.folder}/cdi")
-        assert os.listdir(f"{node.folder}/run") == []
-        node.start_agent().wait_offered()
+        node.reboot().wait_offered()
         node.kubelet.start_container(pod, "main")
         assert node.spec(pod, "main") == before
         assert node.grant(pod, "main") == {0: share(10, 30)}
@@ -792,23 +773,4 @@ SCENES = [registers_and_describes_the_node, a_driver_that_comes_after_the_agent,
           clean_up_leaves_nothing, churn, malformed_calls]
 
 
-def main():
-    chosen = [scene for scene in SCENES if len(sys.argv) < 2 or scene.__name__ in sys.argv[1:]]
-    assert chosen, f"no such scene; there are {[s.__name__ for s in SCENES]}"
-    failed = []
-    for scene in chosen:
-        began = time.monotonic()
-        try:
-            scene()
-            print(f"ok {scene.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
-        except Exception:  # noqa: BLE001
-            import traceback
-            traceback.print_exc()
-            failed.append(scene.__name__)
-            print(f"FAILED {scene.__name__}", flush=True)
-    if failed:
-        print("failed: " + ", ".join(failed))
-        sys.exit(1)
-
-
-main()
+fake_node.play(SCENES)
