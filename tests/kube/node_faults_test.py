@@ -220,7 +220,7 @@ class Faults:
         self.cluster.wait_running("on-card")
         uuid = node_truth.recorded_cards(self.cluster.pod("on-card"))[0]
         listed = json.loads(self.annotation("sluice.dev/cards"))
-        sick = next(card["index"] for card in listed if card["uuid"] != uuid)
+        sick, was = next((card["index"], card["uuid"]) for card in listed if card["uuid"] != uuid)
         self.cluster.sim(self.node, "fault", f"{STATE}/card{sick}", "lost")
         self.wait_offer(CARD_UNITS)
         assert not next(card for card in json.loads(self.annotation("sluice.dev/cards")) if card["index"] == sick)["healthy"]
@@ -231,9 +231,14 @@ class Faults:
         self.cluster.sim(self.node, "fault", f"{STATE}/card{sick}", "back")
         self.wait_offer(CARD_UNITS * CARDS)
         self.cluster.wait_running("too-much")
-        assert node_truth.recorded_cards(self.cluster.pod("too-much")) != [uuid]
+        # What answers again in its place is another card, with a UUID of its own: served without a restart of the agent.
+        new = node_truth.recorded_cards(self.cluster.pod("too-much"))
+        assert new not in ([uuid], [was]), (new, uuid, was)
+        now = {card["uuid"]: card["healthy"] for card in json.loads(self.annotation("sluice.dev/cards"))}
+        assert now == {uuid: True, new[0]: True}, now
+        node_truth.check_running(self.node, self.cluster.pod("too-much"))
         self.clear()
-        return "a lost card is not offered, its pods aside nothing changes; back, it takes the pod that waited"
+        return "a lost card is not offered, its pods aside nothing changes; another in its place takes the pod that waited, the agent runs on"
 
     def fewer_and_other_cards(self):
         """A card goes for good, another comes in its place: new UUID, then one card more."""
@@ -267,28 +272,73 @@ class Faults:
 
     # --- labels ---
 
+    def offered(self, mode):
+        """What the node shows when nothing of it is held."""
+        units, core = str(CARD_UNITS * CARDS), str(100 * CARDS)
+        return {GPU_MEM: "0" if mode == "default" else units, GPU_CORE: core if mode == "core_mem" else "0",
+                "nvidia.com/gpu": str(CARDS) if mode == "default" else "0"}
+
     def relabel(self):
-        """Every direction with a pod of the old kind present: it keeps running, nothing new comes, the switch follows by
-        itself when it has gone."""
-        steps = [("core_mem", "cgpu"), ("cgpu", "share"), ("share", "core_mem"), ("core_mem", "default"), ("default", "core_mem")]
-        for number, (old, new) in enumerate(steps):
-            name = f"old-{number}"
-            if old == "default":
-                self.make_whole(name)
-            else:
-                self.make(name, 4, 20 if old == "core_mem" else None)
-            self.cluster.wait_running(name)
-            self.cluster.label_node(self.node.name, {"ack.node.gpu.schedule": new})
-            self.cluster.wait_for(lambda: self.annotation("sluice.dev/mode") != old, 20, f"{old} -> {new}: the node says that it waits")
-            text = self.cluster.kubectl("describe", "node", self.node.name).stdout
-            assert name in text, f"{old} -> {new}: the node does not say that it waits for {name}"
-            time.sleep(1)
-            assert self.cluster.pod(name)["status"]["phase"] == "Running"
-            self.cluster.delete_pod(name)
-            shares = new != "default"  # of whole cards the node says nothing
-            self.cluster.wait_for(lambda: self.annotation("sluice.dev/mode") == (new if shares else None), 30, f"{old} -> {new}: the switch")
-            self.cluster.wait_allocatable(self.node, {GPU_MEM: str(CARD_UNITS * CARDS) if shares else "0", "nvidia.com/gpu": "0" if shares else str(CARDS)})
-        return "labels: core_mem -> cgpu -> share -> core_mem -> default -> core_mem, each with a pod of the old kind"
+        """From each mode to each other with a pod of the old kind present, on one walk that takes every way once: it keeps
+        running and keeps its share, nothing else is offered meanwhile, the switch follows by itself when it has gone."""
+        # A mode's resource that was never there is not shown at all; from its first time on it is "0".
+        for mode in ("default", "core_mem"):
+            self.label(mode)
+            self.wait_settled(mode)
+        way = ("core_mem", "cgpu", "core_mem", "share", "core_mem", "default", "cgpu", "share", "cgpu", "default", "share", "default", "core_mem")
+        steps = list(zip(way, way[1:]))
+        assert len(set(steps)) == 12
+        for old, new in steps:
+            self.change_with_a_pod(old, new, newcomer=(old, new) == steps[0])
+        return f"labels: all {len(steps)} ways from one of four modes to another, each with a pod of the old kind"
+
+    def label_removed(self):
+        """As default: the pod keeps what it has; when it has gone the agent leaves the node, and comes back with the label."""
+        self.change_with_a_pod("core_mem", None)
+        self.cluster.wait_for(lambda: not self.cluster.agent_of(self.node.name), 30, "the agent has left")
+        self.label("core_mem")
+        self.cluster.wait_for(lambda: self.cluster.agent_of(self.node.name), 30, "a new agent")
+        self.wait_settled("core_mem")
+        return "label removed with a pod present: it keeps running, then the node is free of Sluice; with the label it shares again"
+
+    def label(self, mode):
+        self.cluster.label_node(self.node.name, {"ack.node.gpu.schedule": mode})
+
+    def wait_settled(self, mode):
+        shares = mode not in ("default", None)  # of whole cards the node says nothing
+        self.cluster.wait_for(lambda: self.annotation("sluice.dev/mode") == (mode if shares else None), 30, f"mode {mode} is in force")
+        self.cluster.wait_allocatable(self.node, self.offered(mode) if mode else {GPU_MEM: "0", GPU_CORE: "0"})
+
+    def change_with_a_pod(self, old, new, newcomer=False):
+        import node_truth
+        way, name = f"{old} -> {new}", f"{old}-to-{new}".lower().replace("_", "-")
+        if old == "default":
+            self.make_whole(name)
+            held = {"nvidia.com/gpu": "1", GPU_MEM: "0", GPU_CORE: "0"}
+        else:
+            core = 20 if old == "core_mem" else None
+            self.make(name, 4, core)
+            held = {"nvidia.com/gpu": "0", GPU_MEM: "4", GPU_CORE: str(core or 0)}
+        self.cluster.wait_running(name)
+        self.label(new)
+
+        def waits():
+            condition = self.condition("SluiceModeSettled")
+            return condition and condition["status"] == "False" and f"default/{name}" in condition["message"]
+        self.cluster.wait_for(waits, 20, f"{way}: the node says that it waits for {name}")
+        self.cluster.wait_allocatable(self.node, held)
+        if newcomer:
+            self.make("newcomer", 4, 20)
+            time.sleep(3)
+            assert not self.cluster.node_of("newcomer"), f"{way}: a pod was placed while the old one is waited for"
+            self.cluster.delete_pod("newcomer")
+        pod = self.cluster.pod(name)
+        status = pod["status"]["containerStatuses"][0]
+        assert pod["status"]["phase"] == "Running" and status["restartCount"] == 0, f"{way}: {self.cluster.describe(name)}"
+        if old != "default":
+            node_truth.check_running(self.node, pod)
+        self.cluster.delete_pod(name)
+        self.wait_settled(new)
 
     def make_whole(self, name):
         self.cluster.api.post("/api/v1/namespaces/default/pods", {"metadata": {"name": name}, "spec": {
@@ -297,7 +347,7 @@ class Faults:
                 "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}})
 
 
-CASES = ("agent_under_stream", "agent_container_under_stream", "kubelet", "caps_without_agent", "node_reboot", "card_fault", "fewer_and_other_cards", "relabel")
+CASES = ("agent_under_stream", "agent_container_under_stream", "kubelet", "caps_without_agent", "node_reboot", "card_fault", "fewer_and_other_cards", "relabel", "label_removed")
 
 
 def main():
