@@ -3,10 +3,12 @@
 
     neighbour.py PROTO_FOLDER plugin RESOURCE COUNT     a device plugin of its own for RESOURCE
     neighbour.py PROTO_FOLDER poller PER_SECOND         asks PodResources for everything, again and again
+    neighbour.py PROTO_FOLDER list                      asks it once: a line of JSON, [[namespace, pod, container, resource, [ids]], ...]
 
-PROTO_FOLDER: where protoc has put the Python modules of proto/kubelet. Prints a line when it is under way.
+PROTO_FOLDER: where protoc has put the Python modules of proto/kubelet. The first two print a line when it is under way.
 """
 
+import json
 import os
 import queue
 import sys
@@ -56,9 +58,19 @@ def device_plugin(resource, count):
     never.get()
 
 
-def poller(per_second):
-    ask = grpc.insecure_channel(f"unix://{RECORDS}").unary_unary(
+def lister():
+    return grpc.insecure_channel(f"unix://{RECORDS}").unary_unary(
         "/v1.PodResourcesLister/List", records.ListPodResourcesRequest.SerializeToString, records.ListPodResourcesResponse.FromString)
+
+
+def whole_record():
+    return [[pod.namespace, pod.name, container.name, devices.resource_name, sorted(devices.device_ids)]
+            for pod in lister()(records.ListPodResourcesRequest(), timeout=10).pod_resources
+            for container in pod.containers for devices in container.devices]
+
+
+def poller(per_second):
+    ask = lister()
     answers = 0
     while True:
         try:
@@ -74,5 +86,7 @@ def poller(per_second):
 
 if sys.argv[2] == "plugin":
     device_plugin(sys.argv[3], int(sys.argv[4]))
+elif sys.argv[2] == "list":
+    print(json.dumps(whole_record()))
 else:
     poller(float(sys.argv[3]))

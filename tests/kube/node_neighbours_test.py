@@ -4,7 +4,6 @@ DRA driver with a DeviceClass that claims the cards, a container runtime that do
 matter, and pods with shares go on. And the delivery for such runtimes, by environment and mounts: the limits hold."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -152,12 +151,8 @@ def main():
     import images
     from node_install import InstalledCluster
     from node_shapes_test import Shapes
-    if subprocess.run(["/usr/bin/python3", "-c", "import grpc, google.protobuf"], capture_output=True).returncode != 0:
-        print("skipped: the other plugin needs python3-grpcio (script/install-deps installs it)")
-        sys.exit(77)
-    proto = node_world.folder() / "proto"
-    proto.mkdir()
-    node_world.run("protoc", "-I", SOURCE / "proto", f"--python_out={proto}", "kubelet/deviceplugin_v1beta1.proto", "kubelet/podresources_v1.proto")
+    import node_truth
+    proto = node_truth.make_proto(node_world.folder() / "proto")
     with InstalledCluster(images=[images.probe(node_world.folder())]) as cluster:
         node = cluster.add_sharing_node("node-b")
         bare = cluster.add_sharing_node("node-c", cdi=False)

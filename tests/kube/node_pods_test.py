@@ -3,6 +3,8 @@
 
     node_pods_test.py [CHURN] [SEED] [--churn-only] [--seconds N]
 
+Two nodes, one whose pods ask for memory and compute, one for pods that ask for memory alone.
+
 CHURN: pods of the churn (100; 1,000 for the long run); SEED: of the choices (1); --seconds: no new pods after that long,
 for a slow machine.
 
@@ -10,6 +12,7 @@ For every pod the signed record, the kubelet's record, the CDI spec, the contain
 itself name the same cards; no pod is failed by us; afterwards nothing is left."""
 
 import argparse
+import json
 import random
 import sys
 import time
@@ -43,7 +46,25 @@ def pods(cluster):
     return {pod["metadata"]["name"]: pod for pod in cluster.api.get("/api/v1/namespaces/default/pods")["items"]}
 
 
-def fifty_at_once(cluster, node):
+def check_record(node, proto, now):
+    """The kubelet's record as it tells others (PodResources List) is its checkpoint, gives no id twice, and is what the pods
+    asked for; each slot of the agent is held by the container that the record has for its ids."""
+    import node_truth
+    listed, kept, owners = node_truth.listed_ids(node, proto), node_truth.kubelet_ids(node), {}
+    for name, pod in now.items():
+        for resource, count in pod["spec"]["containers"][0]["resources"]["limits"].items():
+            ids = listed.get(("default", name, "c", resource))
+            assert ids and len(ids) == int(count), f"{name}: {resource} {count}, the kubelet lists {ids}"
+            assert ids == kept.get((pod["metadata"]["uid"], "c", resource)), f"{name}: the kubelet lists {ids}, its checkpoint has others"
+            for one in ids:
+                assert owners.setdefault((resource, one), name) == name, f"{one} of {resource} is {name}'s and {owners[resource, one]}'s"
+    slots = [json.loads(path.read_text()) for path in node.path("/var/lib/sluice/slots").glob("*.json")]
+    assert len(slots) == 2 * len(now), f"{len(slots)} slots for {len(now)} pods"
+    for slot in slots:
+        assert {owners[slot["resource"], one] for one in slot["ids"]} == {slot["pod"]}, slot
+
+
+def fifty_at_once(cluster, node, proto):
     import node_truth
     names = [f"equal-{i}" for i in range(EQUAL)]
     began = time.monotonic()
@@ -69,28 +90,40 @@ def fifty_at_once(cluster, node):
     assert sum(used.values()) == EQUAL and max(used.values()) <= 15, used
     given = [device for (uid, _), found in devices.items() for device in found]
     assert len(given) == len(set(given)), "one grant for two containers"
-    print(f"ok    {EQUAL} equal pods at once: all run after {seconds:.0f} s; record = kubelet = CDI = container = card; per card {sorted(used.values())}")
+    check_record(node, proto, {name: now[name] for name in names})
+    print(f"ok    {EQUAL} equal pods at once: all run after {seconds:.0f} s; record = kubelet = PodResources = CDI = container = card; per card {sorted(used.values())}")
     cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "--wait=false")
     cluster.wait_for(lambda: not pods(cluster), 60, "the pods are gone")
     node_truth.wait_nothing_left(cluster, node)
 
 
 def random_pod(rng, number):
-    """Sizes and shapes as they come: one or two containers, one to four cards, ordinary init containers, quick or not."""
+    """Sizes and shapes as they come: memory alone or compute too, one or two containers, one to four cards, ordinary init
+    containers, sidecars, quick or not."""
     cards = rng.choice([1, 1, 1, 1, 2, 4])
+    memory_only = rng.random() < 0.25
     labels = {"aliyun.com/gpu-count": str(cards)} if cards > 1 else {}
     # A third of them stay on their cards for as long as somebody needs to look.
-    say = ["sh", "-c", "echo devices=$NVIDIA_VISIBLE_DEVICES; card_probe --alloc 64 " + rng.choice(["", "; sleep 0.2", "--sleep 2"])]
+    probe = "echo devices=$NVIDIA_VISIBLE_DEVICES; card_probe --alloc 64 "
+    say = ["sh", "-c", probe + rng.choice(["", "; sleep 0.2", "--sleep 2"])]
 
     def container(name):
         units = cards * rng.choice([1, 1, 2, 3, 5, 8, 12])
         core = cards * rng.choice([5, 5, 10, 15, 20, 30])
-        return {"name": name, "command": say, "resources": {"limits": {
-            "aliyun.com/gpu-mem": str(units), "aliyun.com/gpu-core.percentage": str(core)}}}
+        limits = {"aliyun.com/gpu-mem": str(units)}
+        if not memory_only:
+            limits["aliyun.com/gpu-core.percentage"] = str(core)
+        return {"name": name, "command": say, "resources": {"limits": limits}}
     containers = [container(f"c{i}") for i in range(rng.choice([1, 1, 1, 2]))]
     if rng.random() < 0.2:
         containers.append({"name": "no-card", "command": ["true"]})
     init = [container("i0")] if rng.random() < 0.2 else []
+    if rng.random() < 0.2:
+        # The pod ends when its main containers do; they come when the sidecar has had its look.
+        side = container("side")
+        side.update(command=["sh", "-c", probe + "; touch /probed; exec sleep 1000"], restartPolicy="Always",
+                    startupProbe={"exec": {"command": ["sh", "-c", "test -e /probed"]}, "periodSeconds": 1, "failureThreshold": 60})
+        init.insert(rng.randrange(len(init) + 1), side)
     return pod_of(f"churn-{number}", 0, 0, containers=containers, init=init, labels=labels)
 
 
@@ -144,9 +177,9 @@ def look_at_cards(node, now, seen):
         seen.add(pod["metadata"]["name"])
 
 
-def churn(cluster, node, count, seed, seconds=None):
+def churn(cluster, nodes, count, seed, seconds=None):
     import node_truth
-    seen = set()
+    seen, shapes = set(), {"sidecar": 0, "memory alone": 0}
     rng = random.Random(seed)
     made = done = 0
     began = time.monotonic()
@@ -154,13 +187,16 @@ def churn(cluster, node, count, seed, seconds=None):
     while done < count:
         assert time.monotonic() < deadline, f"{done} of {count} pods after {time.monotonic() - began:.0f} s: {cluster.kubectl('get', 'pods').stdout[-1500:]}"
         now = pods(cluster)
-        look_at_cards(node, now, seen)
+        for node in nodes:
+            look_at_cards(node, now, seen)
         if seconds and made and time.monotonic() - began > seconds:
             count = made
         for name, pod in now.items():
             phase = pod["status"].get("phase")
             if phase in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"]:
-                check_ended(node, pod)
+                check_ended(next(node for node in nodes if node.name == pod["spec"]["nodeName"]), pod)
+                shapes["sidecar"] += any(one.get("restartPolicy") == "Always" for one in pod["spec"].get("initContainers", []))
+                shapes["memory alone"] += pod["spec"]["nodeName"] == nodes[1].name
                 cluster.delete_pod(name)
                 done += 1
         while made < count and len(now) + 1 < 20:
@@ -169,10 +205,12 @@ def churn(cluster, node, count, seed, seconds=None):
             made += 1
         time.sleep(0.3)
     cluster.wait_for(lambda: not pods(cluster), 60, "the pods are gone")
-    node_truth.wait_nothing_left(cluster, node)
+    for node in nodes:
+        node_truth.wait_nothing_left(cluster, node)
     assert len(seen) >= count // 10, f"{len(seen)} of {count} pods were met on the cards"
+    assert count < 50 or all(shapes.values()), f"of {count} pods: {shapes}"
     print(f"ok    churn of {count} random pods in {time.monotonic() - began:.0f} s: record = environment = driver = limit in each container, "
-          f"the cards agree ({len(seen)} pods met on them), none was failed, nothing is left")
+          f"the cards agree ({len(seen)} pods met on them), none was failed, nothing is left ({shapes})")
 
 
 def main():
@@ -184,14 +222,18 @@ def main():
     wanted = parser.parse_args()
     node_world.enter()
     import images
+    import node_truth
     from node_install import InstalledCluster
+    proto = node_truth.make_proto(node_world.folder() / "proto")
     with InstalledCluster(images=[images.probe(node_world.folder())]) as cluster:
         node = cluster.add_sharing_node("node-b")
+        memory_node = cluster.add_sharing_node("node-m", mode="cgpu")
         cluster.install(count=CARDS)
         cluster.wait_allocatable(node, {"aliyun.com/gpu-mem": str(31 * CARDS), "aliyun.com/gpu-core.percentage": str(100 * CARDS)})
+        cluster.wait_allocatable(memory_node, {"aliyun.com/gpu-mem": str(31 * CARDS)})
         if not wanted.churn_only:
-            fifty_at_once(cluster, node)
-        churn(cluster, node, wanted.count, wanted.seed, wanted.seconds)
+            fifty_at_once(cluster, node, proto)
+        churn(cluster, [node, memory_node], wanted.count, wanted.seed, wanted.seconds)
 
 
 if __name__ == "__main__":

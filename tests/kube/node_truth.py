@@ -6,10 +6,13 @@ and the card, which knows the processes that use it. All have to agree.
 import base64
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import node_world
 
+SOURCE = Path(__file__).resolve().parent.parent.parent
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 DEVICE = re.compile(rb"sluice\.dev/grant=(g[0-9a-f]{16})")
 GRANT_MOUNT = "/run/sluice/container/grant"
@@ -36,6 +39,32 @@ def kubelet_devices(node):
         devices = found.setdefault((entry["PodUID"], entry["ContainerName"]), set())
         devices.update(name.decode() for name in DEVICE.findall(answer))
     return found
+
+
+def kubelet_ids(node):
+    """By the kubelet's checkpoint: {(pod uid, container, resource): its device ids, sorted}."""
+    entries = json.loads(node.path(CHECKPOINT).read_text())["Data"]["PodDeviceEntries"] or []
+    return {(entry["PodUID"], entry["ContainerName"], entry["ResourceName"]): sorted(sum(entry["DeviceIDs"].values(), []))
+            for entry in entries}
+
+
+def make_proto(folder):
+    """The Python modules of the kubelet's interfaces, for neighbour.py. Ends the test as skipped where that cannot run."""
+    if subprocess.run(["/usr/bin/python3", "-c", "import grpc, google.protobuf"], capture_output=True).returncode != 0:
+        print("skipped: asking the kubelet needs python3-grpcio (script/install-deps installs it)")
+        sys.exit(77)
+    folder.mkdir()
+    node_world.run("protoc", "-I", SOURCE / "proto", f"--python_out={folder}", "kubelet/deviceplugin_v1beta1.proto", "kubelet/podresources_v1.proto")
+    return folder
+
+
+def listed_ids(node, proto):
+    """By the kubelet's PodResources List: {(namespace, pod, container, resource): its device ids, sorted}."""
+    text = node.run("/usr/bin/python3", SOURCE / "tests/kube/neighbour.py", proto, "list")
+    found = {}
+    for *key, ids in json.loads(text):
+        found.setdefault(tuple(key), []).extend(ids)
+    return {key: sorted(ids) for key, ids in found.items()}
 
 
 def cdi_spec(node, device):
