@@ -35,6 +35,16 @@ def read_smi(cluster, pod):
     return Reading(asked, time.monotonic_ns(), *(int(one) for one in text.split(",")))
 
 
+def read_metrics(cluster, node, pod):
+    """The container's utilisation by the agent's metrics, as a Reading, and the whole text."""
+    from demo_check import Reading
+    asked = time.monotonic_ns()
+    text = cluster.metrics(node)
+    answered = time.monotonic_ns()
+    utilisation = metric(text, "sluice_container_utilisation_percent", namespace="default", pod=pod)
+    return Reading(asked, answered, utilisation, CARD_MIB, 0), text
+
+
 def busy_log(cluster, node):
     from demo_node import parse_log
     return parse_log(cluster.card_log(node, 0, "--window", "1"))
@@ -106,7 +116,7 @@ class Waiting:
 
 def hold(cluster, a, b, exclusive, shared):
     """The share while both Jobs run, by the cards' logs."""
-    from demo_check import SECOND, Claim, judge_exclusive, judge_shared
+    from demo_check import SECOND, Claim, judge_exclusive, judge_shared, reading_error
     first_use(cluster, a)
     first_use(cluster, b)
     time.sleep(2)
@@ -114,12 +124,14 @@ def hold(cluster, a, b, exclusive, shared):
     begin = time.monotonic_ns()
     end = begin + SECONDS * SECOND
     readings = {exclusive: [], shared: []}
+    by_metrics = []
     while time.monotonic_ns() < end - 12 * SECOND:
         time.sleep(10)
         waiting.look()
         for pod, list_of_readings in readings.items():
             list_of_readings.append(read_smi(cluster, pod))
-    figures = cluster.metrics(b)
+        reading, figures = read_metrics(cluster, b, shared)
+        by_metrics.append(reading)
     inspect(cluster, b)
     time.sleep(max(0, (end - time.monotonic_ns()) / SECOND) + 0.05)
     claims = judge_exclusive(busy_log(cluster, a), readings[exclusive], begin, end, CARD_MIB)
@@ -129,7 +141,11 @@ def hold(cluster, a, b, exclusive, shared):
     lost = 100 * waiting.seconds() / SECONDS
     claims[0] = Claim(f"exclusive pod: mean {alone:.2f} %, about 91 expected (88 to 94, less {lost:.2f} that it waited for a processor)",
                       88 - lost <= alone <= 94)
-    claims += judge_shared(busy_log(cluster, b), readings[shared], begin, end, 30, CARD_MIB, 10)
+    log = busy_log(cluster, b)
+    claims += judge_shared(log, readings[shared], begin, end, 30, CARD_MIB, 10)
+    worst = max(reading_error(log, reading) for reading in by_metrics)
+    claims.append(Claim(f"metrics: {len(by_metrics)} readings of the container's utilisation, farthest from the card's log by "
+                        f"{worst:.2f} points (at most 1)", worst <= 1))
     for claim in claims:
         print(f"{'ok   ' if claim.holds else 'WRONG'} {claim.text}")
     assert all(claim.holds for claim in claims)
@@ -151,8 +167,10 @@ def monitoring(cluster, text, shared):
     assert metric(text, "DCGM_CUSTOM_CONTAINER_MEM_ALLOCATED", **pod) == LIMIT_MIB
     assert metric(text, "DCGM_CUSTOM_DEV_FB_TOTAL") == CARD_MIB
     assert abs(metric(text, "DCGM_CUSTOM_DEV_FB_ALLOCATED") - 10 / 31) < 0.001
+    assert metric(text, "sluice_card_core_allocated_percent") == 30
+    assert metric(text, "sluice_card_units_allocated") == 10 and metric(text, "sluice_card_units") == 31
     assert metric(text, "sluice_enforced", **pod) == 1
-    print("ok    metrics: the pod asked 30 % compute and 10487 MiB; card 0 of node B has 10/31 of its memory given out")
+    print("ok    metrics: the pod asked 30 % compute and 10487 MiB; card 0 of node B has 30 % of its compute and 10/31 of its memory given out")
 
 
 def main():
