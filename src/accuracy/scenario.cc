@@ -295,6 +295,7 @@ constexpr NamedMutation kMutations[] = {
     {"clamp", governor::kMutateClamp, 0},
     {"budget", governor::kMutateBudget, 0},
     {"hysteresis", governor::kMutateHysteresis, 0},
+    {"stuck", governor::kMutateStuck, 0},
     {"overrun", 0, kMutateOverrun},
     {"take back", 0, kMutateTakeBack},
     {"priority", 0, kMutatePriority},

@@ -55,6 +55,7 @@ bool past_overdue(uint64_t now_ns, page::Account& account, const InFlight& in_fl
   account.overdue_passed = passed + 1;
   account.overdue_next_ns.store(now_ns + (kOverdueLeastNs << passed), std::memory_order_relaxed);
   account.overdue_passes.fetch_add(1, std::memory_order_relaxed);
+  account.passed_ns.store(now_ns, std::memory_order_relaxed);
   return true;
 }
 
@@ -210,6 +211,17 @@ Decision step(uint64_t now_ns, page::UsageCard& card, const Limits& limits, cons
     room = smaller(room, left > before ? left - before : 0);
   }
   if (nothing) return admit(limits, ask, covered > 0 ? smaller(room, static_cast<uint64_t>(covered)) : 0);
+
+  // What should have ended long since, and has not, does not stand for what will still run: kernels that wait for each
+  // other would wait at the gate. A stream that has nothing in flight may put in one unit. (Processes get the card in
+  // time slices: each stream at work may have to wait for those of the others.)
+  const uint64_t expected_ns = 2 * in_flight.outstanding_ns + in_flight.dirty * kStuckNs;
+  const bool stuck = now_ns > in_flight.low_water_ns && now_ns - in_flight.low_water_ns >= expected_ns &&
+                     (limits.mutations & kMutateStuck) == 0;
+  if (ask.known && stuck && !ask.behind && covered >= static_cast<int64_t>(ask.estimate_ns)) {
+    account.passed_ns.store(now_ns, std::memory_order_relaxed);
+    return admit(limits, ask, 0);
+  }
 
   const bool few = in_flight.units + 1 <= kInFlightUnits;
   const bool within = room >= ask.estimate_ns || few;

@@ -27,12 +27,15 @@ inline constexpr uint64_t kTurnCloseNs = 50'000;
 inline constexpr uint64_t kBurstNs = 30'000'000;
 inline constexpr uint64_t kInFlightNs = 1'000'000;
 inline constexpr uint64_t kTurnInFlightNs = 2'000'000;  // in a turn, whose end bounds what is in flight more closely
+// Beside a neighbour of high priority: what is in flight is what its requests wait for. Costs the card 1 to 2 %.
+inline constexpr uint64_t kBriefInFlightNs = 250'000;
 inline constexpr uint32_t kInFlightUnits = 2;
 inline constexpr uint64_t kMostSegmentNs = 1'000'000;  // see segment_ns()
 inline constexpr uint64_t kUnknownNs = 1'000'000;      // what a unit of unknown cost counts in flight
 inline constexpr uint32_t kUnknownUnits = 1024;
 inline constexpr uint64_t kBudgetSlackNs = 6'000'000;  // over quota x 1 s in any second
 inline constexpr uint64_t kLongUnitNs = 5'000'000;     // units beyond this: no one-second budget on the card
+inline constexpr uint64_t kStuckNs = 1'500'000;        // in flight beyond twice its estimate and this per stream: waits
 inline constexpr uint64_t kOverdueLeastNs = 20'000'000;
 inline constexpr uint64_t kOverdueUnknownNs = 200'000'000;
 inline constexpr uint64_t kHeartbeatStaleNs = 500'000'000;
@@ -48,6 +51,7 @@ enum Mutation : uint32_t {
   kMutateClamp = 1u << 18,        // the credit is clamped while work waits too
   kMutateBudget = 1u << 19,       // no budget of the last second
   kMutateHysteresis = 1u << 20,   // the wide hysteresis in turns too
+  kMutateStuck = 1u << 21,        // what does not end counts as what will still run
 };
 
 // What the node says, as read from the grant.

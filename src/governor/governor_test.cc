@@ -211,6 +211,35 @@ TEST(Governor, PastAnOverdueUnitOneByOneAndEverMoreSlowly) {
   EXPECT_EQ(passed, (std::vector<uint64_t>{20, 40, 80, 160, 320, 640}));
 }
 
+// Kernels of two streams that wait for each other: the one in flight uses up the bound and never ends, and the one that
+// it waits for would stand at the gate.
+TEST(Governor, AStreamWithNothingInFlightGoesPastOneThatIsStuck) {
+  std::unique_ptr<page::UsageCard> card = fresh(500);
+  InFlight flight;
+  flight.units = 4;
+  flight.outstanding_ns = kMs;
+  flight.dirty = 1;
+  flight.low_water_ns = kStart;
+  flight.oldest_overdue_ns = kStart + 20 * kMs;
+  const uint64_t stuck_ns = kStart + 2 * kMs + kStuckNs;
+  EXPECT_FALSE(step(stuck_ns - 1, *card, alone(500), flight, {100'000, true, false}).admit);
+  EXPECT_EQ(card->account.passed_ns.load(), 0u);
+  // Behind the stuck one, or of unknown length: no.
+  EXPECT_FALSE(step(stuck_ns, *card, alone(500), flight, {100'000, true, true}).admit);
+  EXPECT_FALSE(step(stuck_ns, *card, alone(500), flight, {kUnknownNs, false, false}).admit);
+  const Decision decision = step(stuck_ns, *card, alone(500), flight, {100'000, true, false});
+  EXPECT_TRUE(decision.admit);
+  EXPECT_EQ(decision.allowance_ns, 100'000u);  // one unit and no more
+  EXPECT_EQ(card->account.passed_ns.load(), stuck_ns);
+  // Processes run in time slices: with more streams at work it takes longer until one counts as stuck.
+  flight.dirty = 8;
+  EXPECT_FALSE(step(stuck_ns, *card, alone(500), flight, {100'000, true, false}).admit);
+  // And never without the credit for it.
+  flight.dirty = 1;
+  ASSERT_TRUE(settle_account(*card, load_credit(card->account), kStart + kMs, 4 * kMs, kNoFloorNs));
+  EXPECT_FALSE(step(stuck_ns, *card, alone(500), flight, {100'000, true, false}).admit);
+}
+
 TEST(Governor, InATurnOnlyWhatFits) {
   std::unique_ptr<page::UsageCard> card = fresh(500);
   Limits limits = alone(500);

@@ -64,14 +64,11 @@ void charge_queue(Guest* guest, const Segment* segment, uint64_t begin_ns) {
   add_piece(card_compute(guest, card), {begin_ns - earned, begin_ns});
 }
 
-// How long a segment's work took, as far as later estimates go. A unit that waited for others at the gate, until the
-// way past an overdue unit let them through, took as long as the gate made it: only what came after that counts.
+// How long a segment's work took, as far as later estimates go. A unit that waited for others at the gate, until they
+// were let through past it, took as long as the gate made it: only what came after that counts.
 uint64_t own_length(const page::Account& account, uint64_t begin_ns, uint64_t end_ns, uint64_t length_ns) {
-  const uint32_t passed = account.overdue_passed;
-  if (passed == 0) return length_ns;
-  const uint64_t next_ns = account.overdue_next_ns.load(std::memory_order_relaxed);
-  const uint64_t last_ns = next_ns - (governor::kOverdueLeastNs << ((passed < 17 ? passed : 17) - 1));
-  return last_ns > begin_ns && last_ns < end_ns ? smaller(length_ns, end_ns - last_ns) : length_ns;
+  const uint64_t passed_ns = account.passed_ns.load(std::memory_order_relaxed);
+  return passed_ns > begin_ns && passed_ns < end_ns ? smaller(length_ns, end_ns - passed_ns) : length_ns;
 }
 
 // Where a segment's work can have begun at the earliest. A segment is closed within a millisecond of its last launch,

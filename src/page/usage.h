@@ -103,7 +103,7 @@ struct alignas(64) Account {
   std::atomic<uint64_t> overdue_unit;     // overdue_ns of the unit in flight past which others were let through
   std::atomic<uint64_t> overdue_next_ns;  // when the next one may pass it
   std::atomic<uint64_t> busy_total_ns;    // settled busy time of the container, ever
-  uint8_t reserved0[8];
+  std::atomic<uint64_t> passed_ns;        // when a unit was last let through past one in flight that does not end
   // Line 1: the futex word towards the agent: counts changes of what the compute slots say.
   alignas(64) std::atomic<uint32_t> doorbell;
   uint32_t overdue_passed;                // let through past `overdue_unit`
