@@ -40,7 +40,7 @@ uint32_t gate_word(const core::GateDecision& decision, uint32_t permille) {
   return (decision.turns ? page::kGateTurns : 0u) | (decision.open ? page::kGateOpen : 0u) |
          (decision.lent ? page::kGateLent : 0u) | (decision.armed ? page::kGateArmed : 0u) |
          (decision.long_units ? page::kGateLong : 0u) | (decision.watch ? page::kGateWatch : 0u) |
-         (decision.turn << page::kGateTurnShift);
+         (decision.brief ? page::kGateBrief : 0u) | (decision.turn << page::kGateTurnShift);
 }
 
 }  // namespace

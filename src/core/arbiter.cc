@@ -377,6 +377,11 @@ void Arbiter::publish(uint64_t now_ns, std::span<const ContainerView> views) {
     attached += views[i].attached ? 1 : 0;
     laggards += entries_[i].laggard_since_ns != 0 ? views[i].dirty_processes : 0;
   }
+  const auto at_work = [&](const Entry& entry) {
+    return entry.high_priority && entry.last_active_ns != 0 &&
+           now_ns - entry.last_active_ns <= settings_.brief_window_ns;
+  };
+  const bool brief = std::any_of(entries_.begin(), entries_.end(), at_work);
   outcome_.gates.resize(entries_.size());
   uint64_t next = now_ns + settings_.active_window_ns;
   for (size_t i = 0; i < entries_.size(); ++i) {
@@ -384,6 +389,7 @@ void Arbiter::publish(uint64_t now_ns, std::span<const ContainerView> views) {
     gate = {};
     gate.long_units = long_units_;
     gate.watch = attached > 1 && policy_ != ComputePolicy::kNative;
+    gate.brief = brief && !entries_[i].high_priority && policy_ != ComputePolicy::kNative;
     if (!turns_) continue;
     gate.turns = true;
     gate.beside = laggards - (entries_[i].laggard_since_ns != 0 ? views[i].dirty_processes : 0);

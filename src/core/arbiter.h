@@ -43,11 +43,12 @@ struct ArbiterSettings {
   uint64_t overrun_ns = 10'000'000;  // or twice the holder's longest unit: then the next starts regardless
   uint64_t late_ns = 3'000'000;      // and this long after what is in flight should have ended the turn ends early
   uint64_t active_window_ns = 100'000'000;
-  uint64_t extend_ns = 1'000'000;     // steps in which a turn is prolonged while nobody else is eligible
-  uint64_t lag_ns = 24'000'000;       // how far a tag may lag, in ns of the container's own share
-  uint64_t lead_ns = 500'000'000;     // and lead
-  bool take_back = true;              // a higher class ends a turn at once; false in tests only
-  uint64_t long_unit_ns = 5'000'000;  // units beyond this lift the one-second budget of the whole card
+  uint64_t brief_window_ns = 1'000'000'000;  // for which a high priority that is silent counts as at work
+  uint64_t extend_ns = 1'000'000;            // steps in which a turn is prolonged while nobody else is eligible
+  uint64_t lag_ns = 24'000'000;              // how far a tag may lag, in ns of the container's own share
+  uint64_t lead_ns = 500'000'000;            // and lead
+  bool take_back = true;                     // a higher class ends a turn at once; false in tests only
+  uint64_t long_unit_ns = 5'000'000;         // units beyond this lift the one-second budget of the whole card
 };
 
 // What a container reports, summed over its processes. Everything here may be a lie: it can only harm its author.
@@ -71,6 +72,7 @@ struct GateDecision {
   bool armed = false;       // it is next
   bool long_units = false;  // somebody on the card runs long units
   bool watch = false;       // somebody else has a context on the card
+  bool brief = false;       // somebody else with high priority is at work: little is kept in flight
   uint32_t turn = 0;        // number of the open turn, modulo 2^24
   uint64_t turn_end_ns = 0;
   uint32_t beside = 0;  // processes of others that have not drained after their turn

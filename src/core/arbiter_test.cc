@@ -278,6 +278,21 @@ TEST(Arbiter, HighPriorityRunsFirstWithinItsBudget) {
   EXPECT_LT(model.arbiter().counters(0).longest_wait_ns, 3'000'000u);
 }
 
+// While a high priority is at work, and for a second after, the others keep little in flight.
+TEST(Arbiter, TheOthersKeepLittleInFlightBesideAHighPriority) {
+  Program server = capped(300, 200'000);
+  server.high_priority = true;
+  server.busy_to_ns = 3 * kSecondNs;
+  Model model(ComputePolicy::kFixed, {server, capped(300), capped(300)});
+  model.run(2 * kSecondNs);
+  EXPECT_FALSE(model.gate(0).brief);
+  EXPECT_TRUE(model.gate(1).brief && model.gate(2).brief);
+  model.run(3 * kSecondNs + kSecondNs / 2);
+  EXPECT_TRUE(model.gate(1).brief && model.gate(2).brief);
+  model.run(5 * kSecondNs);
+  EXPECT_FALSE(model.gate(1).brief || model.gate(2).brief);
+}
+
 TEST(Arbiter, HighPriorityWithoutACapLeavesTheOthersTheirShares) {
   for (const uint32_t permille : {50u, 500u, 900u}) {
     Program server = capped(0, 200'000);

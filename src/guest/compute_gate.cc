@@ -80,7 +80,9 @@ class Waiting {
     const std::atomic<uint32_t>& gate = guest_->cards[card_].grant->gate;
     const bool armed = (limits.gate & page::kGateArmed) != 0 && !mutated(kMutateArming);
     if (armed && guest_->seams.waiter->may_spin() && spin_for_turn(gate, limits.gate, now_ns)) return;
-    if (decision.blocked == page::kBlockedByBound && spin_for_room(gate, limits.gate, now_ns)) return;
+    // What is in flight is short, and the turn may go on after it.
+    const bool in_turn = decision.blocked == page::kBlockedByTurn && (limits.gate & page::kGateOpen) != 0;
+    if ((decision.blocked == page::kBlockedByBound || in_turn) && spin_for_room(gate, limits.gate, now_ns)) return;
     if (card_compute(guest_, card_).settled.load(std::memory_order_acquire) != settled) return;
     const uint64_t timeout = decision.retry_ns > now_ns ? decision.retry_ns - now_ns : 1'000;
     guest_->seams.waiter->wait(reinterpret_cast<const volatile uint32_t*>(&gate), limits.gate,
@@ -218,7 +220,10 @@ bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
     const uint32_t settled = card_compute(guest, card).settled.load(std::memory_order_acquire);
     governor::Limits limits = governor::read_limits(*guest->cards[card].grant, now);
     follow_limits(guest, card, limits, now);
-    limits.in_flight_ns = (limits.turns ? governor::kTurnInFlightNs : governor::kInFlightNs) +
+    const bool brief = (limits.gate & page::kGateBrief) != 0;
+    limits.in_flight_ns = (brief          ? governor::kBriefInFlightNs
+                           : limits.turns ? governor::kTurnInFlightNs
+                                          : governor::kInFlightNs) +
                           extra_in_flight(guest->compute, card_compute(guest, card));
     if (limits.gate == page::kGateFree) return false;  // opened for good while we waited: nothing is measured any more
     if (guest->card_count > 1) limits.siblings_ready = siblings_ready(guest, card, now);

@@ -18,7 +18,7 @@ constexpr uint64_t kIdleNs = 50'000'000;
 struct Round {
   bool work = false;      // something is in flight
   bool urgent = false;    // somebody waits for it to end
-  bool draining = false;  // another container does
+  bool draining = false;  // another container does, or little is in flight: the card would run dry
 };
 
 // Marks streams whose open segment has had no launch since the last look, or all when the gate is shut.
@@ -66,7 +66,8 @@ Round look_after(Guest* guest, uint32_t card_index) {
   const bool own_work = (slot.activity.load(std::memory_order_relaxed) & page::kDirtyMask) != 0;
   round.urgent = own_work && (in_flight.waiting != 0 || turns);
   const bool no_more = shut || slot.blocked.load(std::memory_order_relaxed) == page::kBlockedByTurn;
-  round.draining = own_work && turns && no_more;
+  const bool brief = (gate & page::kGateBrief) != 0 && in_flight.waiting != 0;
+  round.draining = own_work && turns && (no_more || brief);
   // A thread that was about to sleep when the gate was last woken may have missed that: it is woken once more.
   const uint32_t settled = card.settled.load(std::memory_order_relaxed);
   if (in_flight.waiting != 0 && card.woken_again != settled) {

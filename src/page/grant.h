@@ -44,7 +44,8 @@ inline constexpr uint32_t kGateLent = 1u << 3;   // the turn is lent idle time: 
 inline constexpr uint32_t kGateLong = 1u << 4;  // some container of the card runs units over 5 ms: no one-second budget
 inline constexpr uint32_t kGateWatch =
     1u << 5;  // somebody else is on the card: report work in the compute slot, capped or not
-inline constexpr uint32_t kGateFree = 1u << 6;  // no cap and nobody else: the guest does nothing at all
+inline constexpr uint32_t kGateFree = 1u << 6;   // no cap and nobody else: the guest does nothing at all
+inline constexpr uint32_t kGateBrief = 1u << 7;  // a neighbour of high priority is at work: little is kept in flight
 inline constexpr uint32_t kGateTurnShift = 8;
 
 // Limit flags.
