@@ -142,8 +142,9 @@ class StreamThread {
         card_(card),
         kernel_(std::move(kernel)),
         rank_(rank),
-        random_(shared.world->scenario().seed * 1'000'003 + static_cast<uint64_t>(shared.process->pid) * 131 + stream +
-                card * 7'777'777ull) {}
+        // The same draws alone on the card and beside others.
+        random_(shared.world->scenario().seed * 1'000'003 + std::hash<std::string>()(container().name) +
+                shared.process->ordinal * 131ull + stream + card * 7'777'777ull) {}
 
   void run() {
     set_up();
@@ -177,6 +178,8 @@ class StreamThread {
 
  private:
   static constexpr uint64_t kWarmUpEndNs = 3'000'000'000;  // 2 s after the beginning
+
+  const ContainerSpec& container() const { return shared_.world->scenario().containers[shared_.process->container]; }
 
   void set_up() {
     check(calls_.cuCtxSetCurrent(shared_.contexts[card_]), "cuCtxSetCurrent");

@@ -247,6 +247,7 @@ void World::make_process(size_t container, uint64_t at_ns) {
   std::unique_ptr<ProgramProcess> process = std::make_unique<ProgramProcess>();
   process->pid = next_pid_++;
   process->container = container;
+  for (const std::unique_ptr<ProgramProcess>& other : processes_) process->ordinal += other->container == container;
   process->driver = std::make_unique<sim::Process>(*fibres_, folder_->path(), process->pid, true, "program");
   if (library_) {
     process->seams = std::make_unique<ProgramProcess::Seams>(*fibres_, *pages_[container].back(), process->pid);

@@ -63,6 +63,7 @@ struct ProgramProcess {
   ProgramProcess();
   ~ProgramProcess();
   bool killed = false;
+  uint32_t ordinal = 0;           // among all processes that its container has had
   uint64_t units = 0;             // launched by its program
   double longest_wait_ms = 0;     // of a launch
   std::vector<float> latency_ms;  // from the first launch after a synchronisation to the end of the next

@@ -27,6 +27,7 @@ CASES = [
     ("settler", "turns-4x25", "card busy"),
     ("bound", "long-5-10ms", "worst second"),
     ("no liveness", "peers-on-one-card", "hangs"),
+    ("stuck", "peers-on-one-card", "worst second"),
     ("all liveness", "long-5-50ms", "worst 10 s"),
     ("clamp", "sync-step-70-gap-20ms", "delivered"),
     ("budget", "sync-pauses-50", "above the quota"),
@@ -41,7 +42,7 @@ CASES = [
     ("presence", "turns-30-hung", "worst second"),
     ("take back", "burst-lends-and-takes-back", "longest wait"),
     ("arming", "turns-4x25", "card busy"),
-    ("hysteresis", "priority-server-beside-trainer", "99th percentile"),
+    ("hysteresis", "turns-30-50", "longest wait"),
     ("priority", "priority-server-beside-trainer", "99th percentile"),
 ]
 
