@@ -6,6 +6,7 @@ policy `stop`), the metrics as a real Prometheus scrapes them from the agent, `s
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import node_world
@@ -22,9 +23,10 @@ OWN_DRIVER = {"volumes": [{"name": "driver", "hostPath": {"path": SIM}}], "mount
 
 
 def add_pod(cluster, name, units=None, core=None, command="card_probe --alloc 300 --sleep 1000", image="sluice-test/probe:1",
-            namespace="default", driver=None):
+            namespace="default", driver=None, env=()):
     limits = {key: str(value) for key, value in ((GPU_MEM, units), (GPU_CORE, core)) if value is not None}
-    container = {"name": "c", "image": image, "imagePullPolicy": "Never", "command": command.split(), "resources": {"limits": limits}}
+    container = {"name": "c", "image": image, "imagePullPolicy": "Never", "command": command.split(), "env": list(env),
+                 "resources": {"limits": limits}}
     spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
     if driver:
         container.update(command=driver["command"].split(), volumeMounts=driver["mounts"])
@@ -121,7 +123,7 @@ def stopped(cluster, node):
     """The policy is changed: those past the library are ended, who keeps to it is not, nor a pod of kube-system."""
     add_pod(cluster, "system", namespace="kube-system", driver=OWN_DRIVER)
     cluster.wait_for(lambda: cluster.pod("system", "kube-system")["status"].get("phase") == "Running", 30, "the system's pod runs")
-    cluster.apply(cluster.manifest.replace("        - --whole-cards\n", "        - --whole-cards\n        - --stranger=stop\n"))
+    cluster.apply(cluster.manifest.replace("        - --whole-cards\n", "        - --whole-cards\n        - --stranger=stop\n        - --allow-disable\n"))
     cluster.wait_for(lambda: cluster.pod("bare")["status"]["phase"] == "Failed", 90, "bare is stopped")
     cluster.wait_for(lambda: cluster.pod("sneaky")["status"]["phase"] == "Failed", 30, "sneaky is stopped")
     for name in ("bare", "sneaky"):
@@ -134,6 +136,26 @@ def stopped(cluster, node):
     log = cluster.kubectl("-n", "sluice-system", "logs", cluster.agent_of("node-a")).stdout
     assert " () uses" not in log, "a program that has ended is no stranger"
     print("ok    policy stop: both are ended, the others go on")
+
+
+def switched_off(cluster, node):
+    """CGPU_DISABLE where the agents allow it: more than was asked for can be had, that is said, and nobody is a stranger
+    for it."""
+    add_pod(cluster, "free", 2, 5, command="card_probe --alloc 5000 --sleep 1000", env=[{"name": "CGPU_DISABLE", "value": "true"}])
+    cluster.wait_running("free")
+    cluster.wait_for(lambda: "alloc 0" in cluster.kubectl("logs", "free").stdout, 20, "it has more than its 2 GiB")
+    said = [line.split() for line in cluster.kubectl("logs", "free").stdout.splitlines() if line.startswith("card ")]
+    assert len(said) == 1 and int(said[0][3]) > 32000, said
+    time.sleep(5)  # in which a stranger would be stopped
+    assert cluster.pod("free")["status"]["phase"] == "Running" and not events(cluster, "free"), cluster.describe("free")
+    lines = [line for line in cluster.metrics(node).splitlines() if 'pod="free"' in line]
+    assert any(line.startswith("sluice_enforced{") and line.endswith(" 0") for line in lines), lines
+    assert any(line.startswith("sluice_not_enforced_info{") and "CGPU_DISABLE" in line for line in lines), lines
+    assert any(line.startswith("sluice_container_units{") and line.endswith(" 2") for line in lines), lines
+    add_pod(cluster, "too-much", 20, 5)  # beside 10 and 2 of 31
+    time.sleep(3)
+    assert not cluster.node_of("too-much"), "what the container asked for is taken, though it is held to nothing"
+    print("ok    CGPU_DISABLE where it is allowed: no limits, the metrics say so, the share is taken all the same")
 
 
 def main():
@@ -151,6 +173,7 @@ def main():
         tools_agree(cluster)
         metrics.stop()
         stopped(cluster, node)
+        switched_off(cluster, node)
 
 
 if __name__ == "__main__":
