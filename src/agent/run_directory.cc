@@ -101,13 +101,18 @@ Result<Fd> lock_file(int directory, const std::string& directory_path, const std
   return fd;
 }
 
-std::string lock_holder(int directory, const std::string& name) {
-  constexpr char kUnknown[] = "pid not known";
+std::string last_holder(int directory, const std::string& name) {
   Fd fd(::openat(directory, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  char buffer[32] = "";
-  if (!fd.valid() || ::pread(fd.get(), buffer, sizeof(buffer) - 1, 0) <= 0) return kUnknown;
+  char buffer[64] = "";
+  if (!fd.valid() || ::pread(fd.get(), buffer, sizeof(buffer) - 1, 0) <= 0) return "";
+  const std::string text(buffer);
+  return text.substr(0, text.find('\n'));
+}
+
+std::string lock_holder(int directory, const std::string& name) {
   int pid = 0;
-  return std::sscanf(buffer, "pid %d", &pid) == 1 ? fmt::format("pid {}", pid) : kUnknown;
+  return std::sscanf(last_holder(directory, name).c_str(), "pid %d", &pid) == 1 ? fmt::format("pid {}", pid)
+                                                                                : "pid not known";
 }
 
 Result<int> connect_socket(int directory, const std::string& name) {

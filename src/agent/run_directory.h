@@ -27,6 +27,9 @@ Result<Fd> lock_file(int directory, const std::string& directory_path, const std
 // Who took the lock last, for people: "pid 123".
 std::string lock_holder(int directory, const std::string& name);
 
+// The first line of the lock's file, by whoever has or had the lock; "" when nobody ever had.
+std::string last_holder(int directory, const std::string& name);
+
 // A directory descriptor's socket as an address short enough for any directory: "/proc/self/fd/N/name".
 Result<int> connect_socket(int directory, const std::string& name);  // errno as kNotFound / kPermission / kInternal
 Result<Fd> listen_socket(int directory, const std::string& name, mode_t mode);

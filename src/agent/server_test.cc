@@ -9,6 +9,7 @@
 #include "agent/process.h"
 #include "agent/run_directory.h"
 #include "agent/test_support.h"
+#include "agent/version.h"
 #include "agent/watchdog.h"
 
 namespace sluice::agent {
@@ -224,8 +225,16 @@ TEST(RunDirectory, TheSecondAgentIsToldWhoHoldsIt) {
       << second.error().message;
   EXPECT_NE(log.find("waiting for it to leave"), std::string::npos) << log;
   EXPECT_NE(log.find(holder), std::string::npos) << log;
+  EXPECT_EQ(log.find("follows another"), std::string::npos) << log;
   first->reset();
+  testing::internal::CaptureStderr();
   EXPECT_TRUE(lock_as_the_agent(directory->get(), base.path(), 20));
+  const std::string next = testing::internal::GetCapturedStderr();
+  EXPECT_NE(next.find(fmt::format("this agent follows another; what runs under its grants goes on\" version={} "
+                                  "before=\"{} of {}\"",
+                                  kVersion, holder, kVersion)),
+            std::string::npos)
+      << next;
 }
 
 TEST(RunDirectory, AUnitIsNoLargerThanTheLargestCard) {

@@ -109,7 +109,9 @@ class Agent {
     node_ = std::make_unique<Node>(options_.node, *cards_, [] { return std::make_unique<LinuxTurnHost>(); });
     Result<void> started = node_->start();
     if (!started) return started;
-    watchdog_ = std::make_unique<Watchdog>(*node_, *cards_);
+    WatchdogOptions watchdog;
+    watchdog.directories = {options_.node.run_directory};
+    watchdog_ = std::make_unique<Watchdog>(*node_, *cards_, std::move(watchdog));
     watchdog_->start();
     stop_event_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     ServerOptions server;

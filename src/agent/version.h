@@ -3,6 +3,6 @@
 
 namespace sluice::agent {
 
-inline constexpr char kVersion[] = SLUICE_VERSION;
+extern const char* const kVersion;
 
 }  // namespace sluice::agent

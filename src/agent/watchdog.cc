@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "agent/machine_watch.h"
 #include "base/log.h"
 
 namespace sluice::agent {
@@ -16,6 +17,7 @@ void Watchdog::start() {
   threads_.emplace_back([this] { probe_loop(); });
   threads_.emplace_back([this] { heartbeat_loop(); });
   threads_.emplace_back([this] { finder_loop(); });
+  threads_.emplace_back([this] { machine_loop(); });
   for (const std::string& uuid : node_.card_uuids()) watch_card(uuid);
 }
 
@@ -47,6 +49,15 @@ void Watchdog::heartbeat_loop() {
   do {
     node_.write_heartbeats(monotonic_ns());
   } while (sleep_ms(options_.heartbeat_ms));
+}
+
+void Watchdog::machine_loop() {
+  MachineWatch watch;
+  do {
+    for (const MachineSentence& said : watch.look(read_machine(options_.directories))) {
+      log::write(said.level, said.text, {{"event", said.event}});
+    }
+  } while (sleep_ms(options_.machine_ms));
 }
 
 void Watchdog::card_loop(const std::string& uuid) {

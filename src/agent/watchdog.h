@@ -1,6 +1,6 @@
 // The threads that keep the node's picture of the world fresh: one probes locks and processes, one writes heartbeats,
 // one per card reads it (a card that hangs in the driver stops its own thread only), one looks for cards that come
-// back.
+// back, one at the machine around (machine_watch.h).
 #pragma once
 
 #include <condition_variable>
@@ -22,6 +22,8 @@ struct WatchdogOptions {
   int urgent_ms = 20;      // of a card that somebody's memory is coming back from
   int finding_ms = 1000;   // while a card is lost
   int looking_ms = 30000;  // for cards that are new
+  int machine_ms = 1000;   // at the clock and at room in:
+  std::vector<std::string> directories{};
 };
 
 class Watchdog {
@@ -37,6 +39,7 @@ class Watchdog {
   void heartbeat_loop();
   void card_loop(const std::string& uuid);
   void finder_loop();
+  void machine_loop();
   void watch_card(const std::string& uuid);
 
   Node& node_;

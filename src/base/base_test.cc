@@ -1,9 +1,15 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
+#include <sstream>
 
 #include "base/files.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/metrics_text.h"
 #include "base/text.h"
 #include "base/yaml.h"
@@ -172,6 +178,41 @@ TEST(Files, WritesAreWholeOrNothing) {
   EXPECT_EQ(write_file_atomic("/nonexistent/x", "y").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(read_file("/tmp").error().code, ErrorCode::kInvalid);  // what was named is the wrong kind of thing
   EXPECT_EQ(read_file("/" + std::string(300, 'x')).error().code, ErrorCode::kInvalid);
+}
+
+TEST(Log, WhatCannotBeWrittenGoesOutBeforeTheNextLine) {
+  const std::string path = std::string(std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp") + "/sluice_log_test";
+  Fd file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0600));
+  ASSERT_TRUE(file.valid());
+  Fd stderr_before(::dup(STDERR_FILENO));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  auto usual = ::signal(SIGXFSZ, SIG_IGN);
+  ::dup2(file.get(), STDERR_FILENO);
+  // As on a file system with 30 bytes of room: the first line comes half, the others not at all.
+  const rlimit small{30, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  for (const char* text : {"one", "two", "three"}) log::warning(text);
+  const std::string cut = *read_file(path);
+  for (int i = 0; i < 1000; ++i) log::warning(std::string(100, 'x'));
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  log::warning("last");
+  ::dup2(stderr_before.get(), STDERR_FILENO);
+  ::signal(SIGXFSZ, usual);
+  EXPECT_EQ(cut.size(), 30u) << cut;
+  const std::string text = *read_file(path);
+  EXPECT_LT(text.size(), size_t{20} << 10);
+  std::vector<std::string> words;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_EQ(line.rfind("time=", 0), 0u) << line;
+    words.push_back(line.substr(line.find("msg=")));
+  }
+  ASSERT_GT(words.size(), 4u);
+  EXPECT_EQ(std::vector<std::string>(words.begin(), words.begin() + 3),
+            (std::vector<std::string>{"msg=one", "msg=two", "msg=three"}));
+  EXPECT_EQ(words.back(), "msg=last");
+  ::unlink(path.c_str());
 }
 
 TEST(Metrics, EscapesLabels) {

@@ -3,12 +3,42 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <ctime>
+#include <mutex>
 
 namespace sluice::log {
 namespace {
 
 std::atomic<Level> minimum{Level::kInfo};
+
+// Lines that could not be written (the file system of the log is full), the oldest first; they go out before the next
+// one that can be.
+constexpr size_t kMaxKeptBytes = 16 << 10;
+std::mutex kept_mutex;
+std::string& kept = *new std::string;  // for the whole life of the process: threads may log while it ends
+
+// Writes what can be; gives back the rest.
+std::string_view put(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) break;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return text;
+}
+
+void put_or_keep(const std::string& line) {
+  std::unique_lock guard(kept_mutex, std::try_to_lock);
+  if (!guard) {  // another thread is writing, or was when this process was forked: never a reason to wait
+    put(line);
+    return;
+  }
+  if (!kept.empty()) kept.erase(0, kept.size() - put(kept).size());
+  const std::string_view rest = kept.empty() ? put(line) : std::string_view(line);
+  if (kept.size() + rest.size() <= kMaxKeptBytes) kept += rest;
+}
 
 // Values with anything but plain characters are quoted and escaped, so that a line stays one line.
 void append_value(std::string& line, std::string_view value) {
@@ -58,7 +88,7 @@ void write(Level level, std::string_view message, std::initializer_list<Field> f
     append_value(line, field.value);
   }
   line += '\n';
-  [[maybe_unused]] ssize_t ignored = ::write(STDERR_FILENO, line.data(), line.size());
+  put_or_keep(line);
 }
 
 }  // namespace sluice::log

@@ -1,5 +1,6 @@
 // Structured log lines on stderr, logfmt: `time=... level=info msg="grant made" container=a card=0`. One write(2) per
-// line, so lines of several threads do not mix. Lines below the chosen level cost a comparison.
+// line, so lines of several threads do not mix. Lines below the chosen level cost a comparison. What cannot be written
+// because the log's file system is full is kept (16 KiB at most) and written before the next line that can be.
 #pragma once
 
 #include <fmt/format.h>

@@ -139,7 +139,9 @@ Result<void> KubernetesAgent::open_cards() {
   node.policy = options_.policy;
   node_ = std::make_unique<agent::Node>(node, *cards_, [] { return std::make_unique<agent::LinuxTurnHost>(); });
   if (Result<void> started = node_->start(); !started) return started;
-  watchdog_ = std::make_unique<agent::Watchdog>(*node_, *cards_);
+  agent::WatchdogOptions watchdog;
+  watchdog.directories = {options_.run_directory, options_.state_directory};
+  watchdog_ = std::make_unique<agent::Watchdog>(*node_, *cards_, std::move(watchdog));
   watchdog_->start();
   agent::ServerOptions server;
   server.directory = directory_.get();
