@@ -7,6 +7,8 @@
   cuda.py daemon MIB SECONDS    leaves a process behind that does `hold` and prints its pid
   cuda.py hold-two MIB FILE MIB SECONDS   holds, and once FILE is there asks for more: prints "second <code>"
   cuda.py hold-after FILE MIB SECONDS   the same as hold once FILE is there
+  cuda.py asked MIB             holds, prints "holding", and for each line "NAME MIB" on standard input tries to get as
+                                much more, prints "NAME <code>" and gives it back
 """
 
 import ctypes
@@ -35,6 +37,13 @@ class Card:
     def alloc(self, mib):
         pointer = ctypes.c_uint64()
         return self.cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(mib * MIB))
+
+    def tried(self, mib):
+        pointer = ctypes.c_uint64()
+        code = self.cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(mib * MIB))
+        if code == 0:
+            self.check("cuMemFree", self.cuda.cuMemFree_v2(pointer))
+        return code
 
     def info(self):
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -72,6 +81,13 @@ def main(verb, *rest):
         hold(int(rest[0]), float(rest[1]))
     elif verb == "daemon":
         daemon(int(rest[0]), float(rest[1]))
+    elif verb == "asked":
+        card = Card()
+        card.check("cuMemAlloc", card.alloc(int(rest[0])))
+        print("holding", flush=True)
+        for line in sys.stdin:
+            name, mib = line.split()
+            print(f"{name} {card.tried(int(mib))}", flush=True)
     elif verb == "hold-two":
         card = Card()
         card.check("cuMemAlloc", card.alloc(int(rest[0])))

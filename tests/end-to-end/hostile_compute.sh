@@ -48,6 +48,11 @@ until_is 10000 1 grants "len([g for g in list['grants'] if g['name'] == 'neighbo
 agent=$(agent_pid)
 program=$(program_of "$neighbour")
 
+neighbour_keeps() {
+  over "$window_s"
+  share_is "$program" 30 --whole 3
+}
+
 for attack in "${attacks[@]}"; do
   how=$attack
   case $attack in none | frozen) how=working ;; esac
@@ -59,8 +64,7 @@ for attack in "${attacks[@]}"; do
     continue
   fi
   sleep 0.3  # the 50 ms in which an overdue holder of the turn is noticed, and the window of the last second
-  from=$(card_now); sleep "$window_s"; to=$(card_now)
-  share_is "$program" 30 "$from" "$to" --whole 3
+  undisturbed neighbour_keeps
   kill -0 "$attacker" 2>/dev/null || fail "$attack: the attack ended early: $(cat "$work/$attack.err")"
   [ "$(agent_pid)" = "$agent" ] || fail "$attack: the agent is another or gone"
   unfreeze

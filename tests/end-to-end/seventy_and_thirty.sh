@@ -4,12 +4,16 @@
 source "$(dirname "$0")/common.sh"
 measured
 
-background big sluice run --gpu-mem 10 --gpu-core 70 --name big -- long_kernels --kernel-ms 1 --depth 8 --seconds 30
-big=$pid
-background small sluice run --gpu-mem 10 --gpu-core 30 --name small -- long_kernels --kernel-ms 1 --depth 8 --seconds 30
-small=$pid
-until_is 10000 2 grants "sum(len(g['processes']) for g in list['grants'])"
-sleep 2
-from=$(card_now); sleep 20; to=$(card_now)
-share_is "$(program_of "$big")" 70 "$from" "$to"
-share_is "$(program_of "$small")" 30 "$from" "$to"
+both() {
+  stop_all
+  background big sluice run --gpu-mem 10 --gpu-core 70 --name big -- long_kernels --kernel-ms 1 --depth 8 --seconds 60
+  local big=$pid
+  background small sluice run --gpu-mem 10 --gpu-core 30 --name small -- long_kernels --kernel-ms 1 --depth 8 --seconds 60
+  local small=$pid
+  until_is 10000 2 grants "sum(len(g['processes']) for g in list['grants'])"
+  sleep 2
+  over 20
+  share_is "$(program_of "$big")" 70
+  share_is "$(program_of "$small")" 30
+}
+undisturbed both

@@ -10,12 +10,16 @@ exec $SLUICE_BUILD/bin/sluice-agent "\$@" --mixed
 TEXT
 chmod 755 "$work/agent"
 export SLUICE_AGENT=$work/agent
-background capped sluice run --gpu-mem 10 --gpu-core 30 --name capped -- long_kernels --kernel-ms 1 --depth 8 --seconds 30
-capped=$pid
-background free sluice run --gpu-mem 10 --name free -- long_kernels --kernel-ms 1 --depth 8 --seconds 30
-free=$pid
-until_is 10000 2 grants "sum(len(g['processes']) for g in list['grants'])"
-sleep 2
-from=$(card_now); sleep 20; to=$(card_now)
-share_is "$(program_of "$capped")" 30 "$from" "$to"
-share_is "$(program_of "$free")" 70 "$from" "$to"
+both() {
+  stop_all
+  background capped sluice run --gpu-mem 10 --gpu-core 30 --name capped -- long_kernels --kernel-ms 1 --depth 8 --seconds 60
+  local capped=$pid
+  background free sluice run --gpu-mem 10 --name free -- long_kernels --kernel-ms 1 --depth 8 --seconds 60
+  local free=$pid
+  until_is 10000 2 grants "sum(len(g['processes']) for g in list['grants'])"
+  sleep 2
+  over 20
+  share_is "$(program_of "$capped")" 30
+  share_is "$(program_of "$free")" 70
+}
+undisturbed both
