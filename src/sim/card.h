@@ -115,7 +115,6 @@ class Card {
   // Physical memory. Charged to the context (kNone: to the process alone). kNone when it does not fit.
   // bytes is rounded up to block_bytes. The log gets the new resident size.
   Index allocate_block(Index process, Index context, uint64_t bytes, BlockKind kind);
-  void reference_block(Index block);
   // A share of another process's block (IPC, imported handles): costs nothing, keeps the memory when the owner ends.
   Index alias_block(Index process, Index block);
   // Drops a reference; the last one frees the memory.

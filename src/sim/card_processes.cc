@@ -112,6 +112,9 @@ void Card::finish_teardown(Index index) {
   }
   edit_header().contents_bytes -= std::min(file_->header.contents_bytes, process(index).contents_bytes);
   const uint32_t serial = process(index).serial;
+  if (const Index memory = process(index).memory_subject; memory != kNone) {
+    edit(subject(memory)).died_ns = std::max<uint64_t>(1, file_->header.now_ns);
+  }
   free_process(index);
   commit();
   unlink(contents_path(serial).c_str());
@@ -133,7 +136,10 @@ Index Card::allocate_block(Index process_index, Index context_index, uint64_t by
   BlockRecord& b = block(index);
   b.process = process_index;
   b.context = context_index;
-  b.subject = context_index != kNone ? context(context_index).subject : kNone;
+  if (context_index == kNone && process(process_index).memory_subject == kNone) {
+    edit(process(process_index)).memory_subject = new_subject(process_index, kNone);
+  }
+  b.subject = context_index != kNone ? context(context_index).subject : process(process_index).memory_subject;
   b.owner_serial = process(process_index).serial;
   b.references = 1;
   b.kind = static_cast<uint32_t>(kind);
@@ -141,10 +147,6 @@ Index Card::allocate_block(Index process_index, Index context_index, uint64_t by
   link_block(process_index, index);
   charge_memory(process_index, b.subject, static_cast<int64_t>(rounded));
   return index;
-}
-
-void Card::reference_block(Index index) {
-  ++edit(block(index)).references;
 }
 
 Index Card::alias_block(Index process_index, Index target) {

@@ -20,7 +20,7 @@ inline constexpr Index kNone = 0;
 inline constexpr uint64_t kNever = UINT64_MAX;
 
 inline constexpr uint32_t kMagic = 0x534c5543;
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr Index kMaxProcesses = 1024;
 inline constexpr Index kMaxContexts = 4096;
 inline constexpr Index kMaxStreams = 1u << 16;
@@ -128,7 +128,9 @@ struct ProcessRecord {
   uint32_t
       started_ticks;  // when it started, by the kernel: with the pid and its namespace, which are used again, unique
   uint64_t contents_bytes;  // kept contents of its memory
-  char name[160];           // path of its program
+  char name[152];           // path of its program
+  Index memory_subject;     // memory that belongs to no context (pools, handles, managed); kNone until there is some
+  uint32_t reserved;
 };
 
 struct CommandQueue {

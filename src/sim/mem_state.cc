@@ -100,14 +100,16 @@ std::shared_ptr<Physical> redeem_ticket(Process& process, const MemoryTicket& ti
     Card::Guard guard(card);
     advance(card, card.card_time(process.host().now_ns()));
     if (ticket.block == kNone || ticket.block > card.header().tables.blocks.high) return nullptr;
-    const BlockRecord& block = card.block(ticket.block);
-    if (block.state != LiveState::kLive || block.serial != ticket.block_serial || block.bytes < ticket.bytes) {
-      return nullptr;
-    }
-    card.reference_block(ticket.block);
+    const BlockRecord& named = card.block(ticket.block);
+    if (named.state != LiveState::kLive || named.serial != ticket.block_serial) return nullptr;
+    // What was imported may be exported again.
+    const Index shared = named.target != kNone ? named.target : ticket.block;
+    if (card.block(shared).bytes < ticket.bytes) return nullptr;
+    const Index block = card.alias_block(device.record, shared);
+    if (block == kNone) return nullptr;
     auto memory = std::make_shared<Physical>();
     memory->card = i;
-    memory->block = ticket.block;
+    memory->block = block;
     memory->bytes = ticket.bytes;
     memory->owner_serial = ticket.owner_serial;
     memory->contents_offset = ticket.contents_offset;

@@ -324,11 +324,35 @@ TEST_F(SimMemory, HandlesCrossProcessesAndKeepMemoryAlive) {
     EXPECT_EQ(cards_.open()->used_bytes(), used_by_both) << "imports cost nothing new";
     ASSERT_CUDA(sim_cuIpcCloseMemHandle(at));
     EXPECT_EQ(sim_cuIpcCloseMemHandle(at), CUDA_ERROR_INVALID_VALUE);
-    handle.reserved[20] = static_cast<char>(handle.reserved[20] + 1);
-    EXPECT_NE(sim_cuIpcOpenMemHandle_v2(&at, handle, 1), CUDA_SUCCESS) << "another card's handle";
+    CUipcMemHandle other = handle;
+    other.reserved[20] = static_cast<char>(other.reserved[20] + 1);
+    EXPECT_NE(sim_cuIpcOpenMemHandle_v2(&at, other, 1), CUDA_SUCCESS) << "another card's handle";
+  });
+  host.run();
+  // The owner ends: who has its memory open keeps it, until he lets go or ends himself.
+  CUdeviceptr kept = 0;
+  host.start(*importer, [&] {
+    Program program;
+    program.begin();
+    ASSERT_CUDA(sim_cuIpcOpenMemHandle_v2(&kept, handle, 1));
+  });
+  host.run();
+  exporter.reset();
+  host.start(*importer, [&] {
+    Program program;
+    program.begin();
+    unsigned char byte = 0;
+    EXPECT_EQ(sim_cuMemcpyDtoH_v2(&byte, kept + 5 * kMib, 1), CUDA_SUCCESS);
+    EXPECT_EQ(byte, 0x33);
+    const uint64_t before = cards_.open()->used_bytes();
+    ASSERT_CUDA(sim_cuIpcCloseMemHandle(kept));
+    EXPECT_EQ(before - cards_.open()->used_bytes(), 8 * kMib);
   });
   host.run();
   EXPECT_TRUE(host.all_ended());
+  EXPECT_GE(cards_.open()->used_bytes(), 4 * kMib) << "the handle is still open";
+  importer.reset();
+  EXPECT_EQ(cards_.open()->used_bytes(), 0u);
   close(fd);
 }
 
