@@ -1,6 +1,7 @@
 #include "guest/booking.h"
 
 #include "guest/notify.h"
+#include "guest/share.h"
 
 namespace sluice::guest {
 
@@ -87,15 +88,40 @@ Ledger::View memory_view(Guest* guest, uint32_t card) {
 
 bool unbook(Guest* guest, uint64_t address, Allocation& entry) {
   SpinGuard guard(guest->memory.lock, guest->seams.waiter);
-  return guest->memory.allocations.erase(address, &entry);
+  if (!guest->memory.allocations.erase(address, &entry)) return false;
+  entry.exports = share_take(guest, address);
+  return true;
 }
 
 void rebook(Guest* guest, uint64_t address, const Allocation& entry) {
   SpinGuard guard(guest->memory.lock, guest->seams.waiter);
   guest->memory.allocations.insert(address, entry);
+  share_put_back(guest, address, entry.exports);
+}
+
+// Memory of a pool that was exported or imported; nothing else that is not in the book of allocations is shared.
+FreedShare unbook_shared(Guest* guest, uint64_t address) {
+  FreedShare freed;
+  freed.exports = share_take(guest, address);
+  const Claim claim = unbook_import(guest, address, &freed.context);
+  freed.claim = claim.byte;
+  freed.card = claim.card;
+  return freed;
+}
+
+void settle_shared(Guest* guest, uint64_t address, const FreedShare& freed, CUresult result) {
+  const Claim claim = {freed.claim, freed.card};
+  if (result == CUDA_SUCCESS) {
+    share_drop(guest, freed.exports);
+    drop_claim(guest, claim);
+  } else {
+    share_put_back(guest, address, freed.exports);
+    book_import(guest, address, claim, freed.context);
+  }
 }
 
 void settle_free(Guest* guest, uint64_t address, const Allocation& entry) {
+  share_drop(guest, entry.exports);
   uint64_t bytes = entry.bytes;
   if (entry.small_block != 0) {
     bytes = 0;
@@ -124,6 +150,11 @@ void memory_forget(Guest* guest) {
   memory.contexts.clear();
   memory.graph_execs.clear();
   memory.unloaded_libraries.clear();
+  memory.share_lock.reset();
+  memory.share_locks.clear();
+  memory.exported.clear();
+  memory.imports.clear();
+  memory.shares.store(0, std::memory_order_relaxed);
   for (CardMemory& card : memory.cards) {
     card.tracked_bytes.store(0, std::memory_order_relaxed);
     card.managed_bytes.store(0, std::memory_order_relaxed);

@@ -82,10 +82,26 @@ bool unbook(Guest* guest, uint64_t address, Allocation& entry);
 void rebook(Guest* guest, uint64_t address, const Allocation& entry);
 void settle_free(Guest* guest, uint64_t address, const Allocation& entry);
 
+// The same for what is shared with other processes and not in that book: memory of pools.
+struct FreedShare {
+  uint64_t exports = 0;
+  uint64_t claim = 0;
+  uint32_t card = 0;
+  CUcontext context = nullptr;
+};
+FreedShare unbook_shared(Guest* guest, uint64_t address);
+void settle_shared(Guest* guest, uint64_t address, const FreedShare& freed, CUresult result);
+
 template <typename Call>
 CUresult free_linear(Guest* guest, uint64_t address, Call&& call) {
   Allocation entry = {};
-  if (!unbook(guest, address, entry)) return call();
+  if (!unbook(guest, address, entry)) {
+    if (guest->memory.shares.load(std::memory_order_relaxed) == 0) return call();
+    const FreedShare shared = unbook_shared(guest, address);
+    const CUresult result = call();
+    settle_shared(guest, address, shared, result);
+    return result;
+  }
   CUresult result;
   {
     Operation operation(guest, entry.card);

@@ -4,6 +4,7 @@
 #include "guest/booking.h"
 #include "guest/hooks.h"
 #include "guest/notify.h"
+#include "guest/share.h"
 
 namespace sluice::guest {
 
@@ -198,6 +199,7 @@ int limit_index(CUlimit limit) {
 
 void forget_context(Guest* guest, uint32_t card, CUcontext context) {
   Memory& memory = guest->memory;
+  share_forget_context(guest, card, context);
   uint64_t freed = 0;
   uint64_t managed = 0;
   uint64_t limits = 0;

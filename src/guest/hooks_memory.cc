@@ -24,7 +24,7 @@ bool book(Guest* guest, uint32_t card, uint64_t address, uint64_t bytes, uint64_
   bool block_known = false;
   {
     SpinGuard guard(memory.lock, guest->seams.waiter);
-    const Allocation entry = {small ? bytes : reserved, card, small ? 1u : 0u, managed ? 1u : 0u, context};
+    const Allocation entry = {small ? bytes : reserved, card, small ? 1u : 0u, managed ? 1u : 0u, context, 0};
     if (memory.allocations.insert(address, entry) == nullptr) return false;
     if (small) {
       uint32_t* count = memory.small_blocks.insert(address / kBlockBytes, 0);

@@ -1,9 +1,10 @@
 // Physical memory with handles and mappings. It stays on the card until every handle is released *and* every mapping is
 // gone: un-charging at cuMemRelease would let a program create, map, release and start again until the card is full.
 // Only memory located on a device is charged; host locations are system memory. Handles imported from another process
-// are charged where they were created.
+// are charged where they were created, and claimed here (share.h).
 #include "guest/booking.h"
 #include "guest/hooks.h"
+#include "guest/share.h"
 
 namespace sluice::guest {
 
@@ -11,12 +12,27 @@ namespace {
 
 constexpr uint64_t kHugeBytes = 1ull << 60;
 
-// Under memory.lock. Takes the record apart when nothing keeps it; the charge to give back, 0 when it lives on.
-uint64_t drop_if_dead(Memory& memory, Physical* physical) {
-  if (physical->handles != 0 || physical->mappings != 0) return 0;
-  const uint64_t bytes = physical->bytes;
-  memory.physical_pool.give(physical);
-  return bytes;
+// What is left to be undone when nothing keeps the memory any more.
+struct Freed {
+  uint64_t bytes = 0;
+  uint32_t card = 0;
+  uint64_t exports = 0;
+  uint64_t claim = 0;
+};
+
+// Under memory.lock. Takes the record apart when nothing keeps it; nothing to undo when it lives on.
+Freed drop_if_dead(Guest* guest, Physical* physical) {
+  if (physical->handles != 0 || physical->mappings != 0) return {};
+  const Freed freed = {physical->bytes, physical->card, share_take(guest, reinterpret_cast<uint64_t>(physical)),
+                       physical->claim};
+  guest->memory.physical_pool.give(physical);
+  return freed;
+}
+
+void settle(Guest* guest, const Freed& freed) {
+  share_drop(guest, freed.exports);
+  drop_claim(guest, Claim{freed.claim, freed.card});
+  give_back_memory(guest, freed.card, freed.bytes);
 }
 
 // Key of one mapped part of an array, as good as unique: the fields that name it, mixed.
@@ -46,17 +62,15 @@ void add_mapping(Guest* guest, uint64_t key, uint64_t bytes, CUmemGenericAllocat
 
 // Bytes covered by the mapping that was removed, 0 when there is none at the key.
 uint64_t remove_mapping(Guest* guest, uint64_t key) {
-  uint64_t freed = 0;
-  uint32_t card = 0;
+  Freed freed;
   Mapping mapping = {};
   {
     SpinGuard guard(guest->memory.lock, guest->seams.waiter);
     if (!guest->memory.mappings.erase(key, &mapping)) return 0;
-    card = mapping.physical->card;
     --mapping.physical->mappings;
-    freed = drop_if_dead(guest->memory, mapping.physical);
+    freed = drop_if_dead(guest, mapping.physical);
   }
-  give_back_memory(guest, card, freed);
+  settle(guest, freed);
   return mapping.bytes;
 }
 
@@ -103,7 +117,7 @@ CUresult hook_cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, co
     SpinGuard guard(guest->memory.lock, guest->seams.waiter);
     Physical* physical = guest->memory.physical_pool.take();
     if (physical != nullptr) {
-      *physical = Physical{charge, card, 1, 0};
+      *physical = Physical{charge, card, 1, 0, 0};
       kept = guest->memory.physical.insert(*handle, physical) != nullptr;
       if (!kept) guest->memory.physical_pool.give(physical);
     }
@@ -138,17 +152,17 @@ CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle) {
     result = guest->cuda.cuMemRelease(handle);
     guest->points.at(kAfterDriverFree);
   }
-  uint64_t freed = 0;
+  Freed freed;
   {
     SpinGuard guard(guest->memory.lock, guest->seams.waiter);
     if (result == CUDA_SUCCESS) {
       --physical->handles;
-      freed = drop_if_dead(guest->memory, physical);
+      freed = drop_if_dead(guest, physical);
     } else if (last_handle) {
       guest->memory.physical.insert(handle, physical);
     }
   }
-  give_back_memory(guest, card, freed);
+  settle(guest, freed);
   return result;
 }
 
@@ -170,6 +184,12 @@ CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, 
 CUresult hook_cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                        unsigned long long flags) {
   Guest* guest = enter();
+  Claim claim;
+  {
+    SpinGuard guard(guest->memory.lock, guest->seams.waiter);
+    if (Physical** found = guest->memory.physical.find(handle)) claim = Claim{(*found)->claim, (*found)->card};
+  }
+  if (CUresult refused = raise_claim(guest, claim, offset + bytes)) return refused;
   const CUresult result = guest->cuda.cuMemMap(address, bytes, offset, handle, flags);
   if (result == CUDA_SUCCESS) add_mapping(guest, address, bytes, handle);
   return result;

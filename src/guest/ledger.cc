@@ -6,6 +6,8 @@ namespace sluice::guest {
 
 namespace {
 
+constexpr uint64_t kLookAgainNs = 2'000'000;
+
 uint64_t add_saturating(uint64_t a, uint64_t b) {
   return a + b < a ? ~0ull : a + b;
 }
@@ -76,9 +78,12 @@ uint32_t Ledger::find_own(uint64_t token) const {
 }
 
 // Under the mutex, so that no other process is claiming.
-bool Ledger::try_claim(uint32_t slot, uint64_t token) {
+bool Ledger::try_claim(uint32_t slot, uint64_t token, bool reuse) {
   page::Slot& entry = usage->slots[slot];
   const bool empty = entry.reserved_bytes.load(std::memory_order_acquire) == 0;
+  // The agent has yet to see that whoever had it is gone, or charges what that one left.
+  const bool held = (grant->held_slots[slot / 64].load(std::memory_order_relaxed) >> (slot % 64) & 1) != 0;
+  if (!reuse && (held || grant->correction_bytes[slot].load(std::memory_order_relaxed) != 0)) return false;
   // A live slot with bytes belongs to a living process or is kept for a dead one's.
   if (entry.state.load(std::memory_order_acquire) == page::kSlotLive && !empty) return false;
   if (entry.state.load(std::memory_order_relaxed) == page::kSlotLive &&
@@ -121,8 +126,10 @@ uint32_t Ledger::claim() {
   seams.identity->prepare();
   if (!lock()) return kNoLedgerSlot;
   uint32_t result = find_own(token);
-  for (uint32_t slot = 0; result == kNoLedgerSlot && slot < page::kMaxProcesses; ++slot) {
-    if (try_claim(slot, token)) result = slot;
+  for (const bool reuse : {false, true}) {
+    for (uint32_t slot = 0; result == kNoLedgerSlot && slot < page::kMaxProcesses; ++slot) {
+      if (try_claim(slot, token, reuse)) result = slot;
+    }
   }
   if (result == kNoLedgerSlot) {
     usage->account.refusal_code.store(page::kRefusalSlotsFull, std::memory_order_relaxed);
@@ -137,35 +144,70 @@ Reserve Ledger::reserve(uint32_t slot, uint64_t bytes) {
     usage->account.refused_allocations.fetch_add(1, std::memory_order_relaxed);
     return Reserve::kOverLimit;
   }
-  if (!lock()) {
-    usage->account.refused_allocations.fetch_add(1, std::memory_order_relaxed);
-    return Reserve::kBusy;
+  uint64_t start_ns = 0;
+  for (;;) {
+    if (!lock()) {
+      usage->account.refused_allocations.fetch_add(1, std::memory_order_relaxed);
+      return Reserve::kBusy;
+    }
+    const Try answer = try_reserve(slot, bytes, limit);
+    unlock();
+    if (answer == Try::kGranted) return Reserve::kGranted;
+    const uint64_t now_ns = answer == Try::kUnseen ? seams.clock->now_ns() : 0;
+    if (start_ns == 0) start_ns = now_ns;
+    if (answer == Try::kOver || now_ns - start_ns > kMostUnseenNs) {
+      usage->account.refused_allocations.fetch_add(1, std::memory_order_relaxed);
+      return answer == Try::kOver ? Reserve::kOverLimit : Reserve::kBusy;
+    }
+    seams.waiter->sleep_ns(kLookAgainNs);
   }
+}
+
+// Under the mutex.
+Ledger::Try Ledger::try_reserve(uint32_t slot, uint64_t bytes, uint64_t limit) {
+  const uint32_t look = grant->look_count.load(std::memory_order_acquire);
   Counted counted;
   count(counted, false);
   const uint64_t sum = sum_of(counted);
   points.at(kSummed);
-  bool fits = limit == 0 || (sum <= limit && bytes <= limit - sum);
-  if (fits) {
-    usage->slots[slot].reserved_bytes.fetch_add(bytes, std::memory_order_acq_rel);
-    points.at(kReserved);
-    const bool told = seams.identity->raise_tally(card, slot, bytes);
-    points.at(kTallied);
-    // What the page said has let it through; what the locks say decides.
-    fits = limit == 0 || (told && charged_bytes() <= limit);
-    if (!fits) give_back(slot, bytes);
+  if (limit != 0 && (sum > limit || bytes > limit - sum)) return Try::kOver;
+  usage->slots[slot].reserved_bytes.fetch_add(bytes, std::memory_order_acq_rel);
+  points.at(kReserved);
+  const bool told = seams.identity->raise_tally(card, slot, bytes);
+  points.at(kTallied);
+  // What the page said has let it through; what the locks say decides.
+  const bool fits = limit == 0 || (told && charged_bytes() <= limit);
+  // A look of the agent since the sum began may have moved a dead process's bytes from the tally to the corrections.
+  const bool seen = limit == 0 || everybody_seen(slot, look);
+  if (!fits || !seen) {
+    give_back(slot, bytes);
+    return fits ? Try::kUnseen : Try::kOver;
   }
-  if (fits) {
-    // Should anybody have freed a living process's slot, its bytes count again from here on.
-    if (usage->slots[slot].state.load(std::memory_order_relaxed) != page::kSlotLive) {
-      usage->slots[slot].exec_token.store(seams.identity->exec_token(), std::memory_order_relaxed);
-      usage->slots[slot].state.store(page::kSlotLive, std::memory_order_release);
+  // Should anybody have freed a living process's slot, its bytes count again from here on.
+  if (usage->slots[slot].state.load(std::memory_order_relaxed) != page::kSlotLive) {
+    usage->slots[slot].exec_token.store(seams.identity->exec_token(), std::memory_order_relaxed);
+    usage->slots[slot].state.store(page::kSlotLive, std::memory_order_release);
+  }
+  usage->account.ledger_reservations.fetch_add(1, std::memory_order_relaxed);
+  return Try::kGranted;
+}
+
+bool Ledger::everybody_seen(uint32_t slot, uint32_t look) const {
+  const uint64_t looked_ns = grant->looked_ns.load(std::memory_order_acquire);
+  if (looked_ns == 0) return true;
+  const uint64_t now_ns = seams.clock->now_ns();
+  if (now_ns > looked_ns && now_ns - looked_ns > kAgentLooksNs) return true;
+  if ((look & 1) != 0 || grant->deaths_open.load(std::memory_order_acquire) != 0) return false;
+  if ((grant->held_slots[slot / 64].load(std::memory_order_acquire) >> (slot % 64) & 1) == 0) return false;
+  for (uint32_t word = 0; word < page::kMaxProcesses / 64; ++word) {
+    for (uint64_t held = grant->held_slots[word].load(std::memory_order_acquire); held != 0; held &= held - 1) {
+      const uint32_t other = 64 * word + static_cast<uint32_t>(__builtin_ctzll(held));
+      const uint64_t byte = page::slot_lock_byte(card, other);
+      page::LockedRange found;
+      if (other != slot && !seams.identity->locked_range(byte, byte + 1, found)) return false;
     }
-    usage->account.ledger_reservations.fetch_add(1, std::memory_order_relaxed);
   }
-  unlock();
-  if (!fits) usage->account.refused_allocations.fetch_add(1, std::memory_order_relaxed);
-  return fits ? Reserve::kGranted : Reserve::kOverLimit;
+  return grant->look_count.load(std::memory_order_acquire) == look;
 }
 
 // Page first and tally second, and the other way round when giving back: the page never says less than the tally unless
@@ -218,7 +260,56 @@ uint64_t Ledger::sum_of(const Counted& counted) const {
 uint64_t Ledger::charged_bytes() const {
   Counted counted;
   count(counted, true);
-  return sum_of(counted);
+  return add_saturating(sum_of(counted), orphaned_bytes());
+}
+
+void Ledger::who_is_charged(Owners& owners) const {
+  owners.count = 0;
+  int last = 0;
+  const auto ask = [&](uint64_t start, uint64_t end, page::LockedRange& found) {
+    if (!seams.identity->locked_range(start, end, found)) return false;
+    last = found.pid;
+    return true;
+  };
+  page::each_tally(card, ask, [&](uint32_t, uint64_t units) {
+    if (owners.count < page::kMaxProcesses) owners.list[owners.count++] = Charged{last, units};
+  });
+}
+
+// An export that somebody sets over memory that he is not charged for would hide it. So it must be what the library
+// sets (its own name and no more), by a process whose tally reaches that far.
+uint64_t Ledger::exported_units(uint64_t name, const Owners& owners) const {
+  const uint64_t begin = page::share_byte(card, page::ShareSide::kExport, name);
+  page::LockedRange found;
+  if (!seams.identity->locked_range(begin, begin + 1, found)) return 0;
+  if (found.start != begin || found.end >= begin + page::kShareNameUnits) return 0;
+  const uint64_t units = found.end - begin;
+  uint64_t charged = 1;  // a tally leaves out what is no whole unit
+  for (uint32_t i = 0; i < owners.count; ++i) charged += owners.list[i].pid == found.pid ? owners.list[i].units : 0;
+  return units * page::kShareUnitBytes <= charged * page::kTallyUnitBytes ? units : 0;
+}
+
+uint64_t Ledger::exported_bytes(uint64_t name) const {
+  Owners owners;
+  who_is_charged(owners);
+  return exported_units(name, owners) * page::kShareUnitBytes;
+}
+
+uint64_t Ledger::orphaned_bytes() const {
+  if (seams.identity == nullptr) return 0;
+  const auto ask = [&](uint64_t start, uint64_t end, page::LockedRange& found) {
+    return seams.identity->locked_range(start, end, found);
+  };
+  Owners owners;
+  bool known = false;  // nothing is asked about processes where nothing is shared
+  uint64_t units = 0;
+  const bool all = page::each_claim(card, ask, [&](uint64_t name, uint64_t claimed) {
+    if (!known) who_is_charged(owners);
+    known = true;
+    const uint64_t exported = exported_units(name, owners);
+    units += claimed > exported ? claimed - exported : 0;
+  });
+  return all ? units * page::kShareUnitBytes : ~0ull;
 }
 
 template <typename Visit>

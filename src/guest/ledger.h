@@ -21,6 +21,10 @@
 // charged by its own memory. A reservation is published in both before the sum is taken that decides about it: two that
 // race past a broken mutex see each other and both withdraw.
 //
+// What a process that dies leaves on the card is in nobody's tally any more, and no longer in the page if it has
+// emptied that. So while there is an agent that looks, a reservation waits until it has seen everybody who lives and,
+// by a reading of the card taken since, everybody who has died (grant.h, held_slots): a second or so at the very most.
+//
 // What stays charged after its process has died (slot live, lock gone, bytes not zero) counts on until the agent has
 // seen that the card freed it and clears the slot; claimers leave such slots alone.
 #pragma once
@@ -36,6 +40,8 @@ namespace sluice::guest {
 
 inline constexpr uint64_t kMutexWaitNs = 50'000'000;        // behind one holder
 inline constexpr uint64_t kMutexLongestNs = 1'000'000'000;  // in a queue that moves
+inline constexpr uint64_t kAgentLooksNs = 1'000'000'000;    // an agent that has not looked for this long is away
+inline constexpr uint64_t kMostUnseenNs = 5'000'000'000;    // a reservation that would have to wait longer is refused
 inline constexpr uint32_t kNoLedgerSlot = ~0u;
 
 enum class Reserve { kGranted, kOverLimit, kBusy };
@@ -58,7 +64,13 @@ struct Ledger {
   void charge(uint32_t slot, uint64_t bytes);
   void give_back(uint32_t slot, uint64_t bytes);
 
-  // Sum over the slots with the agent's corrections, saturating. Lock-free: exact when nothing changes.
+  // What is imported from somebody in the container who is no longer charged for it (page/share.h).
+  uint64_t orphaned_bytes() const;
+  // Who holds a name as its exporter: its bytes, 0 when nobody does whose charge covers it.
+  uint64_t exported_bytes(uint64_t name) const;
+
+  // Sum over the slots with the agent's corrections and orphaned memory, saturating. Lock-free: exact when nothing
+  // changes.
   uint64_t charged_bytes() const;
 
   // Slots whose process is gone (no lock, no tally) while the page or a correction still charges them. The agent frees
@@ -84,15 +96,29 @@ struct Ledger {
   void unlock();
 
  private:
+  bool everybody_seen(uint32_t slot, uint32_t look) const;
+  enum class Try { kGranted, kOver, kUnseen };
+  Try try_reserve(uint32_t slot, uint64_t bytes, uint64_t limit);
   struct Counted {
     uint64_t bytes[page::kMaxProcesses];
   };
   void count(Counted& counted, bool tallies) const;
   uint64_t sum_of(const Counted& counted) const;
+  // Of one process of the container, by its locks.
+  struct Charged {
+    int pid;
+    uint64_t units;
+  };
+  struct Owners {
+    Charged list[page::kMaxProcesses];
+    uint32_t count;
+  };
+  void who_is_charged(Owners& owners) const;
+  uint64_t exported_units(uint64_t name, const Owners& owners) const;
   template <typename Visit>
   void each_dead(uint32_t own_slot, Visit&& visit) const;
   uint32_t find_own(uint64_t token) const;
-  bool try_claim(uint32_t slot, uint64_t token);
+  bool try_claim(uint32_t slot, uint64_t token, bool reuse);
 };
 
 }  // namespace sluice::guest

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 #include "guest/booking.h"
@@ -473,6 +474,124 @@ TEST(Ledger, StoppedHolderCostsABoundedWaitAndIsCounted) {
   ::kill(holder, SIGKILL);
   ::waitpid(holder, &status, 0);
   EXPECT_EQ(copy.ledger.claim(), 0u);  // freed by the kernel, the stale word is overwritten
+}
+
+// Memory that is shared is charged where it was made, whoever has it open; when its maker is charged for it no longer,
+// it counts once. In other processes, as the rule is for.
+TEST(Ledger, WhatIsImportedCountsOnceItsExporterIsGone) {
+  TestPages pages(10 * kGiB);
+  constexpr uint64_t kName = 0x123456789;
+  const uint64_t exported = page::share_byte(0, page::ShareSide::kExport, kName);
+  const uint64_t claimed = page::share_byte(0, page::ShareSide::kClaim, kName);
+  const uint64_t units = page::share_units(4 * kGiB);
+  int to_maker[2], from_maker[2];
+  ASSERT_EQ(::pipe(to_maker) | ::pipe(from_maker), 0);
+  const pid_t maker = ::fork();
+  if (maker == 0) {
+    Copy copy(pages);
+    const uint32_t slot = copy.ledger.claim();
+    bool good = copy.ledger.reserve(slot, 4 * kGiB) == Reserve::kGranted && copy.locks.hold_shared(exported, units);
+    good = ::write(from_maker[1], &good, 1) == 1 && good;
+    char go = 0;
+    good = ::read(to_maker[0], &go, 1) == 1 && good;
+    ::_exit(good ? 0 : 1);
+  }
+  char ready = 0;
+  ASSERT_EQ(::read(from_maker[0], &ready, 1), 1);
+  ASSERT_EQ(ready, 1);
+  Copy one(pages), another(pages);
+  const uint32_t slot = one.ledger.claim();
+  ASSERT_TRUE(one.locks.hold_shared(claimed, units));
+  ASSERT_TRUE(another.locks.hold_shared(claimed, units));
+  EXPECT_EQ(one.ledger.exported_bytes(kName), 4 * kGiB);
+  EXPECT_EQ(one.ledger.charged_bytes(), 4 * kGiB) << "charged where it was made, and there alone";
+  ASSERT_EQ(one.ledger.reserve(slot, 6 * kGiB), Reserve::kGranted);
+  one.ledger.give_back(slot, 6 * kGiB);
+  ASSERT_EQ(::write(to_maker[1], "g", 1), 1);
+  int status = 0;
+  ::waitpid(maker, &status, 0);
+  EXPECT_EQ(status, 0);
+  wipe(pages);
+  EXPECT_EQ(one.ledger.exported_bytes(kName), 0u);
+  EXPECT_EQ(one.ledger.charged_bytes(), 4 * kGiB) << "once, however many have it open";
+  EXPECT_EQ(one.ledger.reserve(slot, 6 * kGiB + 1), Reserve::kOverLimit);
+  one.locks.leave_shared(claimed, units);
+  EXPECT_EQ(one.ledger.charged_bytes(), 4 * kGiB);
+  another.locks.leave_shared(claimed, units);
+  EXPECT_EQ(one.ledger.charged_bytes(), 0u);
+}
+
+TEST(Ledger, AnExportThatNoChargeStandsBehindHidesNothing) {
+  TestPages pages(10 * kGiB);
+  constexpr uint64_t kName = 77;
+  Copy copy(pages), liar(pages);
+  copy.ledger.claim();
+  const uint64_t units = page::share_units(4 * kGiB);
+  ASSERT_TRUE(copy.locks.hold_shared(page::share_byte(0, page::ShareSide::kClaim, kName), units));
+  ASSERT_TRUE(liar.locks.hold_shared(page::share_byte(0, page::ShareSide::kExport, kName), units));
+  EXPECT_EQ(copy.ledger.charged_bytes(), 4 * kGiB);
+  liar.locks.leave_shared(page::share_byte(0, page::ShareSide::kExport, kName), units);
+  // One lock over all names.
+  const uint64_t all = page::share_byte(0, page::ShareSide::kExport, 0);
+  ASSERT_TRUE(liar.locks.hold_shared(all, page::share_end(0, page::ShareSide::kExport) - all));
+  EXPECT_EQ(copy.ledger.charged_bytes(), 4 * kGiB);
+}
+
+// Beside an agent that looks, nobody gets memory before it has seen him, nor while it has not seen that somebody ended.
+TEST(Ledger, ReservationsWaitUntilTheAgentHasSeenWhoLives) {
+  TestPages pages(kLimit);
+  // Time stands still: how long the threads below take to come is not the question.
+  struct StillClock final : Clock {
+    uint64_t now_ns() override { return 100'000'000'000; }
+  } clock;
+  Copy copy(pages);
+  copy.ledger.seams.clock = &clock;
+  page::GrantCard& grant = pages.grant()->cards[0];
+  const auto after_a_while = [](auto&& body) {
+    return std::thread([body] {
+      ::usleep(50'000);
+      body();
+    });
+  };
+  const auto look = [&] {
+    grant.looked_ns.store(clock.now_ns());
+    grant.look_count.fetch_add(2);
+  };
+  std::atomic<bool> happened{false};
+  look();
+  const uint32_t slot = copy.ledger.claim();
+  std::thread seen = after_a_while([&] {
+    happened = true;
+    grant.held_slots[0].store(1ull << slot);
+    look();
+  });
+  EXPECT_EQ(copy.ledger.reserve(slot, 100), Reserve::kGranted);
+  EXPECT_TRUE(happened) << "admitted before the agent had seen it";
+  seen.join();
+  // A slot that was held at the last look and is not any more: somebody has ended since.
+  happened = false;
+  grant.held_slots[0].store(1ull << slot | 1ull << 9);
+  look();
+  std::thread gone = after_a_while([&] {
+    grant.look_count.fetch_add(1);
+    grant.deaths_open.store(1);
+    grant.held_slots[0].store(1ull << slot);
+    grant.look_count.fetch_add(1);
+    ::usleep(20'000);
+    happened = true;
+    grant.look_count.fetch_add(1);
+    grant.correction_bytes[9].store(600);  // as a reading of the card told
+    grant.deaths_open.store(0);
+    grant.look_count.fetch_add(1);
+  });
+  EXPECT_EQ(copy.ledger.reserve(slot, 500), Reserve::kOverLimit);
+  EXPECT_TRUE(happened);
+  gone.join();
+  EXPECT_EQ(copy.ledger.reserve(slot, 300), Reserve::kGranted);
+  // Nobody has looked for long: the agent is away.
+  grant.held_slots[0].store(0);
+  grant.looked_ns.store(clock.now_ns() - 2 * kAgentLooksNs);
+  EXPECT_EQ(copy.ledger.reserve(slot, 0), Reserve::kGranted);
 }
 
 }  // namespace

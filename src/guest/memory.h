@@ -31,15 +31,33 @@ struct Allocation {
   uint32_t card;
   uint32_t small_block;  // 1: lives in shared blocks, counted there; bytes = requested
   uint32_t managed;
-  CUcontext context;  // dies with it
+  CUcontext context;     // dies with it
+  uint64_t exports = 0;  // of an allocation that is being freed: as share_take() gave them
 };
 
-// Physical memory of the virtual memory calls: charged until its handles and its mappings are all gone.
+// Physical memory of the virtual memory calls: charged until its handles and its mappings are all gone. Imported:
+// bytes is 0, and a claim stands for it instead.
 struct Physical {
   uint64_t bytes;
   uint32_t card;
   uint32_t handles;
   uint32_t mappings;
+  uint64_t claim;  // page::share_byte of what was imported; 0: made here
+};
+
+// What another process made and this one has open, by the address or handle that it got.
+struct Import {
+  uint64_t claim;
+  uint32_t card;
+  uint32_t opens;
+  CUcontext context;  // dies with it; nullptr: does not
+};
+
+// A read lock that says what this process exports or has claimed (page/share.h).
+struct ShareLock {
+  uint64_t units;
+  uint64_t next;  // exports: the next name of the same memory, 0 at the end
+  uint32_t holds;
 };
 
 struct Mapping {
@@ -103,6 +121,11 @@ struct Memory {
   std::atomic<uint32_t> graph_exec_count;
   HashMap<uint32_t> unloaded_libraries;  // by handle: unloaded by us, the program will unload it again
   Pool<Physical> physical_pool;
+  SpinLock share_lock;                  // the maps of what is shared; held while their locks are set
+  HashMap<ShareLock> share_locks;       // by page::share_byte
+  HashMap<uint64_t> exported;           // first name (page::share_byte) by address, handle's record or pool pointer
+  HashMap<Import> imports;              // by address or handle
+  std::atomic<uint32_t> shares;         // entries of the two above: nothing is looked up while there are none
   SpinLock measure_lock;                // one measurement at a time; try_lock only
   std::atomic<uint32_t> nvml_state;     // 0 untried, 1 usable, 2 not
   SpinLock pool_lock;                   // one pool allocation at a time: its cost is a difference of two readings

@@ -125,6 +125,14 @@ void RecordLocks::leave_slot(uint32_t card, uint32_t slot) {
   }
 }
 
+bool RecordLocks::hold_shared(uint64_t start, uint64_t units) {
+  return usable() && keeper_.set(descriptor_.load(std::memory_order_acquire), F_RDLCK, start, units);
+}
+
+void RecordLocks::leave_shared(uint64_t start, uint64_t units) {
+  if (usable()) keeper_.set(descriptor_.load(std::memory_order_acquire), F_UNLCK, start, units);
+}
+
 bool RecordLocks::locked_range(uint64_t start, uint64_t end, page::LockedRange& found) {
   struct flock lock = {};
   lock.l_type = F_WRLCK;
@@ -135,7 +143,8 @@ bool RecordLocks::locked_range(uint64_t start, uint64_t end, page::LockedRange& 
   if (sys::call(SYS_fcntl, descriptor, F_GETLK, reinterpret_cast<long>(&lock)) != 0) return false;
   if (lock.l_type == F_UNLCK) return false;
   found.start = static_cast<uint64_t>(lock.l_start);
-  found.end = lock.l_len == 0 ? ~0ull : static_cast<uint64_t>(lock.l_start + lock.l_len);
+  found.end = lock.l_len == 0 ? ~0ull : static_cast<uint64_t>(lock.l_start) + static_cast<uint64_t>(lock.l_len);
+  found.pid = lock.l_pid;
   return true;
 }
 

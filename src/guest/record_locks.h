@@ -38,6 +38,8 @@ class RecordLocks final : public Identity {
   bool raise_tally(uint32_t card, uint32_t slot, uint64_t bytes) override;
   void lower_tally(uint32_t card, uint32_t slot, uint64_t bytes) override;
   OwnTally own_tally(uint32_t card) override;
+  bool hold_shared(uint64_t start, uint64_t units) override;
+  void leave_shared(uint64_t start, uint64_t units) override;
   bool locked_range(uint64_t start, uint64_t end, page::LockedRange& found) override;
 
   // Ends the keeper's thread; for tests, which have several of these in a process.

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "page/tally.h"
+#include "page/share.h"
 
 namespace sluice::guest {
 
@@ -77,6 +77,9 @@ class Identity {
     uint64_t bytes = 0;
   };
   virtual OwnTally own_tally(uint32_t) { return {}; }
+  // Read locks (page/share.h) for as long as the process lives or until they are dropped. False: they cannot be had.
+  virtual bool hold_shared(uint64_t /*start*/, uint64_t /*units*/) { return true; }
+  virtual void leave_shared(uint64_t /*start*/, uint64_t /*units*/) {}
   // Some lock in [start, end) that is not the calling thread's own; false when there is none.
   virtual bool locked_range(uint64_t, uint64_t, page::LockedRange&) { return false; }
 

@@ -44,6 +44,7 @@ bool file_id(int descriptor, FileId& out) {
   out.device = (static_cast<uint64_t>(state.stx_dev_major) << 32) | state.stx_dev_minor;
   out.inode = state.stx_ino;
   out.bytes = state.stx_size;
+  out.regular = (state.stx_mode & S_IFMT) == S_IFREG;
   return true;
 }
 

@@ -39,6 +39,7 @@ struct FileId {
   uint64_t device = 0;
   uint64_t inode = 0;
   uint64_t bytes = 0;
+  bool regular = false;  // a file in memory or on a disk, with an inode of its own
 };
 bool file_id(int descriptor, FileId& out);
 // Maps the first `bytes` of a file shared; nullptr on failure.

@@ -22,7 +22,7 @@ inline constexpr char kDriverDirectory[] = "/run/sluice/container/driver";
 
 inline constexpr uint64_t kGrantMagic = 0x31544e5247434c53;  // "SLCGRNT1" as little-endian bytes
 inline constexpr uint16_t kMajor = 1;
-inline constexpr uint16_t kMinor = 0;
+inline constexpr uint16_t kMinor = 1;  // 1: what the agent has seen of who lives
 inline constexpr uint32_t kMaxCards = 16;       // cards per container
 inline constexpr uint32_t kMaxProcesses = 256;  // processes per container and card
 
@@ -77,7 +77,12 @@ struct alignas(64) GrantCard {
   std::atomic<uint32_t> weight;
   std::atomic<uint32_t> flags;
   std::atomic<uint32_t> limits_version;  // grows with each change
-  uint8_t reserved4[36];
+  // What the agent has seen of the container's processes. A process gets no memory before its slot is among the held
+  // ones, nor while one that is has no lock any more: what the dead still have on the card is the agent's to charge.
+  std::atomic<uint32_t> deaths_open;  // processes that ended, and that no reading of the card tells of yet
+  std::atomic<uint64_t> looked_ns;    // CLOCK_MONOTONIC of the latest look; 0: nobody looks
+  std::atomic<uint32_t> look_count;   // odd while corrections and what goes with them are being written
+  uint8_t reserved4[20];
 
   // Line 3: the agent's own measurements, for the view that programs get.
   alignas(64) std::atomic<uint64_t> used_bytes;  // what the card spends on the container, by NVML; 0 = not known
@@ -88,7 +93,7 @@ struct alignas(64) GrantCard {
   // What the container has on the card past its library (a driver of its own), by NVML: charged like its slots. Where
   // an older agent writes the page: 0.
   std::atomic<uint64_t> outside_bytes;
-  uint8_t reserved5[32];
+  std::atomic<uint64_t> held_slots[kMaxProcesses / 64];  // bit per slot: its lock was held at the latest look
 
   // What a process's slot is charged on top of its own figure (context overhead beyond the estimate, bytes of a dead
   // process that the card still holds). Only ever raises a charge. Index = slot.
@@ -123,6 +128,7 @@ static_assert(offsetof(GrantHeader, heartbeat_ns) == 128);
 static_assert(offsetof(GrantCard, gate) == 64);
 static_assert(offsetof(GrantCard, turn_end_ns) == 72);
 static_assert(offsetof(GrantCard, memory_limit_bytes) == 128);
+static_assert(offsetof(GrantCard, looked_ns) == 160);
 static_assert(offsetof(GrantCard, used_bytes) == 192);
 static_assert(offsetof(GrantCard, correction_bytes) == 256);
 static_assert(sizeof(GrantCard) == 256 + 8 * kMaxProcesses);

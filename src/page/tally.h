@@ -26,10 +26,11 @@ constexpr uint64_t tally_byte(uint32_t card, uint32_t slot, uint32_t lane) {
 }
 static_assert(slot_lock_byte(kMaxCards, 0) < kTallyBase);
 
-// Locked bytes [start, end).
+// Locked bytes [start, end), and by whom, where the asker's kernel says (0: not visible from here).
 struct LockedRange {
   uint64_t start = 0;
   uint64_t end = 0;
+  int pid = 0;
 };
 
 // Units that the locks say of one slot. `ask(start, end, LockedRange&)`: some lock of another owner that touches

@@ -1,9 +1,12 @@
-// Memory that two processes of one container share: by IPC handle, by descriptor, by pool, as external memory. The
-// owner is refused what is over the limit and given what is left; the other process opens it, writes, and is charged
-// nothing for it, and both see the same figure of free memory throughout. Where the owner gives its memory back while
-// the other still has it open, the card goes on holding it, and so the limit has to.
+// Memory that processes of one container share: by IPC handle, by descriptor, by pool, as external memory. The owner is
+// refused what is over the limit and given what is left; two others open it, write, and are charged nothing for it, and
+// all see the same figure of free memory throughout.
 //
-//   shared_allocations LIMIT_MIB   prints one line per kind; exit status = number of kinds that misbehaved
+//   shared_allocations LIMIT_MIB            prints one line per kind; exit status = number of kinds that misbehaved
+//   shared_allocations LIMIT_MIB free|end   the memory outlives its owner, who frees it, or is a process that ends,
+//   while
+//                                           another has it open, three times half of what there is; then all is closed,
+//                                           and all of it is there again. The card's log tells whether the limit held
 #include <dlfcn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -12,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "abi/cuda.h"
 #include "abi/cuda_prototypes.h"
@@ -150,13 +154,24 @@ CUresult close_it(const Offer& offer, const Opened& opened) {
   if (CALL(cuInit)(0) != CUDA_SUCCESS || CALL(cuCtxCreate_v2)(&context, 0, 0) != CUDA_SUCCESS) ::_exit(1);
   Answer ready = {CUDA_SUCCESS, free_bytes()};
   if (::write(socket, &ready, sizeof ready) != sizeof ready) ::_exit(1);
+  struct Held {
+    Offer offer;
+    Opened opened;
+  };
+  std::vector<Held> held;
   Offer offer;
-  Opened opened;
   for (int file = -1; receive_offer(socket, &offer, &file);) {
     Answer answer = {};
-    answer.result = offer.close ? close_it(offer, opened) : open_it(offer, file, &opened);
+    if (!offer.close) {
+      held.push_back({offer, {}});
+      answer.result = open_it(offer, file, &held.back().opened);
+      if (answer.result != CUDA_SUCCESS) held.pop_back();
+    }
     if (file >= 0) ::close(file);
-    if (offer.close) opened = {};
+    for (; offer.close && !held.empty(); held.pop_back()) {
+      const CUresult closed = close_it(held.back().offer, held.back().opened);
+      if (closed != CUDA_SUCCESS) answer.result = closed;
+    }
     answer.free = free_bytes();
     if (::write(socket, &answer, sizeof answer) != sizeof answer) break;
   }
@@ -220,32 +235,137 @@ bool settles_at(uint64_t wanted) {
   return false;
 }
 
-bool check(Kind kind, int socket, uint64_t limit) {
+bool check(Kind kind, const int (&sockets)[2], uint64_t limit) {
   const uint64_t before = free_bytes(), granule = 32 * kMiB;
   Owned owned;
   const CUresult too_much = take(kind, limit + kMiB * 2, &owned);
   if (too_much == CUDA_SUCCESS) give(kind, owned);
   const uint64_t bytes = before / granule * granule;
   const CUresult fits = take(kind, bytes, &owned);
+  const uint64_t during = free_bytes();
+  CUresult shared = fits, closed = CUDA_SUCCESS;
+  uint64_t elsewhere = during;
+  for (const int socket : sockets) {
+    Offer offer = {};
+    offer.kind = kind;
+    offer.bytes = bytes;
+    int file = -1;
+    if (shared == CUDA_SUCCESS) shared = name_it(kind, owned, &offer, &file);
+    const Answer open = shared == CUDA_SUCCESS ? ask(socket, offer, file) : Answer{shared, 0};
+    if (file >= 0) ::close(file);
+    if (shared == CUDA_SUCCESS) shared = open.result;
+    if (open.free != during) elsewhere = open.free;
+  }
+  for (const int socket : sockets) {
+    Offer offer = {};
+    offer.close = true;
+    const CUresult result = ask(socket, offer, -1).result;
+    if (result != CUDA_SUCCESS) closed = result;
+  }
+  if (fits == CUDA_SUCCESS) give(kind, owned);
+  const bool settled = settles_at(before);
+  const bool good = too_much == CUDA_ERROR_OUT_OF_MEMORY && fits == CUDA_SUCCESS && shared == CUDA_SUCCESS &&
+                    elsewhere == during && closed == CUDA_SUCCESS && settled;
+  const auto mib = [](uint64_t value) { return static_cast<unsigned long long>(value / kMiB); };
+  std::printf("%-34s limit+2MiB=%d left(%llu MiB)=%d shared=%d free %llu>%llu>%llu, elsewhere %llu %s\n",
+              kNames[static_cast<int>(kind)], too_much, mib(bytes), fits, shared, mib(before), mib(during),
+              mib(free_bytes()), mib(elsewhere), good ? "ok" : "WRONG");
+  return good;
+}
+
+bool enter_cuda() {
+  CUcontext context = nullptr;
+  return CALL(cuInit)(0) == CUDA_SUCCESS && CALL(cuCtxCreate_v2)(&context, 0, 0) == CUDA_SUCCESS;
+}
+
+// Runs `body` in a process of its own; what it returns, 0 where there is no room for its context.
+template <typename Body>
+uint64_t apart(Body&& body) {
+  int ends[2];
+  uint64_t answer = 0;
+  if (::pipe(ends) != 0) std::exit(97);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (enter_cuda()) answer = body();
+    ::_exit(::write(ends[1], &answer, sizeof answer) == sizeof answer ? 0 : 95);
+  }
+  ::close(ends[1]);
+  if (::read(ends[0], &answer, sizeof answer) != sizeof answer) std::exit(95);
+  ::close(ends[0]);
+  ::waitpid(child, nullptr, 0);
+  return answer;
+}
+
+// Takes `bytes`, has the other open them, and keeps them: 1 when all that worked.
+uint64_t hand_over(Kind kind, int socket, uint64_t bytes, Owned* owned) {
   Offer offer = {};
   offer.kind = kind;
   offer.bytes = bytes;
   int file = -1;
-  const CUresult named = fits == CUDA_SUCCESS ? name_it(kind, owned, &offer, &file) : fits;
-  const uint64_t during = free_bytes();
-  const Answer open = named == CUDA_SUCCESS ? ask(socket, offer, file) : Answer{named, 0};
+  if (take(kind, bytes, owned) != CUDA_SUCCESS) return 0;
+  if (name_it(kind, *owned, &offer, &file) != CUDA_SUCCESS) std::exit(94);
+  const Answer open = ask(socket, offer, file);
   if (file >= 0) ::close(file);
-  offer.close = true;
-  const Answer closed = open.result == CUDA_SUCCESS ? ask(socket, offer, -1) : Answer{open.result, 0};
-  if (fits == CUDA_SUCCESS) give(kind, owned);
-  const bool settled = settles_at(before);
-  const bool good = too_much == CUDA_ERROR_OUT_OF_MEMORY && fits == CUDA_SUCCESS && open.result == CUDA_SUCCESS &&
-                    open.free == during && closed.result == CUDA_SUCCESS && settled;
-  const auto mib = [](uint64_t value) { return static_cast<unsigned long long>(value / kMiB); };
-  std::printf("%-34s limit+2MiB=%d left(%llu MiB)=%d shared=%d free %llu>%llu>%llu, elsewhere %llu %s\n",
-              kNames[static_cast<int>(kind)], too_much, mib(bytes), fits, open.result, mib(before), mib(during),
-              mib(free_bytes()), mib(open.free), good ? "ok" : "WRONG");
+  if (open.result != CUDA_SUCCESS) {
+    std::fprintf(stderr, "opening it elsewhere: %d\n", open.result);
+    std::exit(93);
+  }
+  return 1;
+}
+
+bool outlive(Kind kind, int socket, bool ends) {
+  constexpr int kRounds = 3;
+  const uint64_t before = apart(free_bytes);
+  const uint64_t half = before / 2 / (32 * kMiB) * (32 * kMiB);
+  uint64_t rounds = 0;
+  if (ends) {
+    for (int round = 0; round < kRounds; ++round) {
+      rounds += apart([&] {
+        Owned owned;
+        return hand_over(kind, socket, half, &owned);
+      });
+    }
+  } else {
+    rounds = apart([&] {
+      uint64_t count = 0;
+      for (int round = 0; round < kRounds; ++round) {
+        Owned owned;
+        if (hand_over(kind, socket, half, &owned) == 0) continue;
+        give(kind, owned);
+        ++count;
+      }
+      return count;
+    });
+  }
+  Offer close = {};
+  close.close = true;
+  const CUresult closed = ask(socket, close, -1).result;
+  // What ended processes had comes back when it is asked for.
+  const uint64_t again = apart([&] {
+    Owned owned;
+    return take(Kind::kIpc, half * 2, &owned) == CUDA_SUCCESS ? uint64_t{1} : 0;
+  });
+  // The second half may be refused while the first owner lives: by its own figures the card holds that for it still.
+  const bool good = rounds >= 1 && rounds <= 2 && closed == CUDA_SUCCESS && again == 1;
+  std::printf("%-34s %llu times %llu MiB of %llu, closed=%d, all again: %s %s\n", kNames[static_cast<int>(kind)],
+              static_cast<unsigned long long>(rounds), static_cast<unsigned long long>(half / kMiB),
+              static_cast<unsigned long long>(before / kMiB), closed, again == 1 ? "yes" : "no", good ? "ok" : "WRONG");
   return good;
+}
+
+pid_t start_other(int* socket) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) std::exit(97);
+  const pid_t other = ::fork();
+  if (other == 0) {
+    ::close(ends[0]);
+    serve(ends[1]);
+  }
+  ::close(ends[1]);
+  *socket = ends[0];
+  Answer ready = {};
+  if (::read(ends[0], &ready, sizeof ready) != sizeof ready) std::exit(96);
+  return other;
 }
 
 }  // namespace
@@ -253,26 +373,19 @@ bool check(Kind kind, int socket, uint64_t limit) {
 int main(int argc, char** argv) {
   const uint64_t limit = (argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 0) * kMiB;
   library = dlopen("libcuda.so.1", RTLD_NOW);
-  int ends[2];
-  if (library == nullptr || ::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) return 97;
-  const pid_t other = ::fork();
-  if (other == 0) {
-    ::close(ends[0]);
-    serve(ends[1]);
-  }
-  ::close(ends[1]);
-  CUcontext context = nullptr;
-  Answer ready = {};
-  if (::read(ends[0], &ready, sizeof ready) != sizeof ready || CALL(cuInit)(0) != CUDA_SUCCESS ||
-      CALL(cuCtxCreate_v2)(&context, 0, 0) != CUDA_SUCCESS) {
-    return 96;
-  }
+  if (library == nullptr) return 97;
+  int sockets[2];
+  pid_t others[2];
+  for (int i = 0; i < 2; ++i) others[i] = start_other(&sockets[i]);
+  if (argc < 3 && !enter_cuda()) return 96;
   int wrong = 0;
   for (int kind = 0; kind < static_cast<int>(Kind::kEnd); ++kind) {
-    if (!check(static_cast<Kind>(kind), ends[0], limit)) ++wrong;
+    const bool good = argc < 3 ? check(static_cast<Kind>(kind), sockets, limit)
+                               : outlive(static_cast<Kind>(kind), sockets[0], std::strcmp(argv[2], "end") == 0);
+    if (!good) ++wrong;
   }
-  ::close(ends[0]);
-  ::waitpid(other, nullptr, 0);
+  for (const int socket : sockets) ::close(socket);
+  for (const pid_t other : others) ::waitpid(other, nullptr, 0);
   std::printf("%d shared kinds, %d wrong\n", static_cast<int>(Kind::kEnd), wrong);
   return wrong;
 }
