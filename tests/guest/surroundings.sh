@@ -49,8 +49,11 @@ for delivery in bind preload; do
   surrounding two-copies $delivery "two-copies $limit 2
 two-copies $limit 2" "$routes" two-copies "$work/driver"
   surrounding user $delivery "soname $limit 2" setpriv --reuid=12345 --regid=12345 --clear-groups "$routes" soname "$work/driver"
-  unshare -U true 2>/dev/null &&
+  if unshare -U true 2>/dev/null; then
     surrounding user-namespace $delivery "soname $limit 2" unshare -Ur "$routes" soname "$work/driver"
+  else
+    echo "left out: user-namespace, $delivery (this machine allows none)"
+  fi
 
   # The calls that container runtimes deny by default.
   surrounding seccomp $delivery "soname $limit 2" "$work/bin/seccomp_filter" "$routes" soname "$work/driver"
