@@ -290,6 +290,7 @@ constexpr NamedMutation kMutations[] = {
     {"boundary", guest::kMutateBoundary, 0},
     {"union", guest::kMutateUnion, 0},
     {"presence", guest::kMutatePresence, 0},
+    {"wary", guest::kMutateWary, 0},
     {"no liveness", governor::kMutateNoLiveness, 0},
     {"all liveness", governor::kMutateAllLiveness, 0},
     {"clamp", governor::kMutateClamp, 0},

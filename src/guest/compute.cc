@@ -283,10 +283,26 @@ Launch compute_before(Guest* guest, CUstream handle, StreamForm form, uint64_t k
   return launch;
 }
 
+// The first launch behind a marker on an idle stream has returned. Both reach the card equally late, so what the call
+// took stands between the marker's stamp and the beginning of the work. A usual call is part of it, as pauses of some
+// us between kernels are; one that loads code first is not.
+static void note_arrival(Guest* guest, StreamState* stream, const Segment* segment) {
+  constexpr uint64_t kUsualCallNs = 5'000;
+  const uint64_t now = now_of(guest);
+  StreamOwner owner(stream, guest->seams.waiter);
+  Segment* open = stream->open.load(std::memory_order_relaxed);
+  if (open != segment || open->marked_ns == 0 || open->units.load(std::memory_order_relaxed) != 1) return;
+  if (now - open->marked_ns > kUsualCallNs) open->arrival_ns = now - open->marked_ns;
+  open->marked_ns = 0;
+}
+
 void compute_after(Guest* guest, const Launch& launch, CUresult result) {
   StreamState* stream = launch.stream;
   if (stream == nullptr) return;
-  if (launch.slow) stream->launching.fetch_sub(1, std::memory_order_release);
+  if (launch.slow) {
+    note_arrival(guest, stream, launch.segment);
+    stream->launching.fetch_sub(1, std::memory_order_release);
+  }
   (void)result;  // a launch that failed leaves an empty stretch between two markers
   Segment* open = stream->open.load(std::memory_order_acquire);
   if (__builtin_expect(open == launch.segment, 1)) {
@@ -321,8 +337,9 @@ void compute_boundary(Guest* guest, CUstream handle, StreamForm form) {
 
 void compute_sync_stream(Guest* guest, CUstream handle, StreamForm form) {
   StreamState* stream = find_stream(guest, handle, form);
-  if (stream == nullptr || stream->open.load(std::memory_order_acquire) == nullptr) return;
+  if (stream == nullptr) return;
   StreamOwner owner(stream, guest->seams.waiter);
+  stream->announced = true;
   close_segment(guest, stream);
 }
 
@@ -330,8 +347,9 @@ void compute_sync_all(Guest* guest) {
   ContextState* context = current_context_state(guest);
   if (context == nullptr) return;
   for (StreamState* stream = card_compute(guest, context->card).streams; stream != nullptr; stream = stream->next) {
-    if (stream->context != context || stream->open.load(std::memory_order_acquire) == nullptr) continue;
+    if (stream->context != context || stream->last_end_ns == 0) continue;
     StreamOwner owner(stream, guest->seams.waiter);
+    stream->announced = true;
     close_segment(guest, stream);
   }
 }

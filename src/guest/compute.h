@@ -44,6 +44,9 @@ struct Segment {
   uint64_t base;         // number of the context's time base at the end marker
   uint64_t launched_ns;  // host time before its first command
   uint64_t end_recorded_ns;
+  uint64_t marked_ns;    // host time after the record of a start marker on an idle stream; 0: none, or it was at work
+  uint64_t ahead_ns;     // estimated work that stood before it in the stream
+  uint64_t arrival_ns;   // from there until the first launch had returned: the card waited for it, behind the marker
   uint64_t reserved_ns;  // counted in flight
   uint32_t reserved_units;
   uint32_t unknown;     // 1: a unit never measured before
@@ -68,12 +71,17 @@ struct StreamState {
   std::atomic<uint32_t> launching;  // launches that passed the gate and are inside the driver: the tail is not yet
   uint64_t segment_ns;              // and this much estimated work
   uint32_t depth;                   // segments take up to 2^depth units
+  uint32_t wary;                    // for so many segments it is foreseen that launches cease without notice
   uint32_t free_seen;               // GrantCard::free_count when a segment was last opened
+  uint32_t closed_units;            // of the last segment
+  uint64_t opened_ns;               // when it was opened
+  uint64_t interval_ns;             // between launches, of late
+  bool announced;                   // the program has waited for it since its last work
   bool contiguous;                  // the last command was work: the next segment may begin at its end
   bool dirty;                       // counted in the slot's activity
   uint64_t last_end_ns;             // host time of the last settled end marker
   uint64_t head_since_ns;           // when the oldest pending segment got to the head
-  Segment* polled_segment;          // what the settler saw at its last look
+  uint64_t polled_ns;               // what the settler saw at its last look: when the open segment began
   uint32_t polled_units;
   Segment* pending;  // closed or open, oldest first
   Segment* pending_tail;
@@ -196,6 +204,7 @@ enum Mutation : uint32_t {
   kMutateArming = 1u << 10,     // the next holder does not spin
   kMutateUnion = 1u << 9,       // processes are summed, not united
   kMutatePresence = 1u << 11,   // nobody looks for others' time slices
+  kMutateWary = 1u << 12,       // nobody expects programs that pause without synchronising
 };
 
 // One launch, from the hook's point of view.

@@ -7,8 +7,9 @@ namespace sluice::guest {
 namespace {
 
 constexpr uint64_t kRoomSpinNs = 1'500'000;
-constexpr uint64_t kUsualLateNs = 500'000;
-constexpr uint32_t kWakeMemory = 256;  // a late wake-up is remembered for about so many
+constexpr uint64_t kUsualLateNs = 150'000;  // later than this, and more is kept in flight
+constexpr uint64_t kSpinLateNs = 500'000;   // and than this, and launchers spin for room
+constexpr uint32_t kWakeMemory = 256;       // a late wake-up is remembered for about so many
 constexpr uint64_t kMostExtraNs = 4'000'000;
 constexpr uint64_t kArmedSpinNs = 4'000'000;
 constexpr uint64_t kNeighbours = page::kGateTurns | page::kGateWatch;
@@ -83,6 +84,8 @@ class Waiting {
     // What is in flight is short, and the turn may go on after it.
     const bool in_turn = decision.blocked == page::kBlockedByTurn && (limits.gate & page::kGateOpen) != 0;
     if ((decision.blocked == page::kBlockedByBound || in_turn) && spin_for_room(gate, limits.gate, now_ns)) return;
+    // Nobody slept when the gate was woken before: that would count as a wake-up of milliseconds.
+    card_compute(guest_, card_).woken_ns.store(0, std::memory_order_relaxed);
     if (card_compute(guest_, card_).settled.load(std::memory_order_acquire) != settled) return;
     const uint64_t timeout = decision.retry_ns > now_ns ? decision.retry_ns - now_ns : 1'000;
     guest_->seams.waiter->wait(reinterpret_cast<const volatile uint32_t*>(&gate), limits.gate,
@@ -121,7 +124,7 @@ class Waiting {
   // that waits for room is back: it spins instead, for about as long as what is in flight takes.
   bool spin_for_room(const std::atomic<uint32_t>& gate, uint32_t word, uint64_t now_ns) {
     CardCompute& state = card_compute(guest_, card_);
-    if (!guest_->seams.waiter->may_spin() || state.wake_late_ns.load(std::memory_order_relaxed) < kUsualLateNs)
+    if (!guest_->seams.waiter->may_spin() || state.wake_late_ns.load(std::memory_order_relaxed) < kSpinLateNs)
       return false;
     if (state.room_spinners.fetch_add(1, std::memory_order_relaxed) != 0) {
       state.room_spinners.fetch_sub(1, std::memory_order_relaxed);
@@ -215,6 +218,8 @@ bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
   const uint32_t card = stream->card;
   page::UsageCard& usage = card_usage(guest, card);
   Waiting waiting(guest, card);
+  // Before the segment's marker: nothing may hold up the launch behind it.
+  settle_card(guest, card);
   for (;;) {
     const uint64_t now = now_of(guest);
     const uint32_t settled = card_compute(guest, card).settled.load(std::memory_order_acquire);
@@ -259,7 +264,6 @@ bool pass_gate(Guest* guest, StreamState* stream, Launch& launch) {
       if (enter_segment(guest, stream, launch, reserved_ns, units, governor::segment_ns(limits), limits.gate,
                         waiting.counted())) {
         note_prediction(guest, card, now, launch);
-        if (!waiting.counted()) settle_card(guest, card);
         wake_settler(guest);
         return true;
       }

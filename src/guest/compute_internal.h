@@ -52,6 +52,11 @@ bool open_segment(Guest* guest, StreamState* stream, Estimate* estimate, uint64_
 void close_segment(Guest* guest, StreamState* stream);
 // May the open segment take more work?
 bool segment_has_room(const StreamState* stream, const Segment* segment, uint64_t cost_ns);
+// Estimated work that the stream still has before it, up to some hundred us. With the card's lock held.
+uint64_t left_in_stream(const StreamState* stream, uint64_t now_ns);
+inline constexpr uint64_t kDeepNs = 300'000;
+// The stream has gone silent with a segment open.
+void be_wary(const Guest* guest, StreamState* stream);
 // Counts work in flight / gives it back.
 void add_in_flight(Guest* guest, uint32_t card, uint64_t ns, uint32_t units);
 void drop_in_flight(Guest* guest, uint32_t card, uint64_t ns, uint32_t units);

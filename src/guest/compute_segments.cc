@@ -10,34 +10,66 @@ constexpr uint32_t kMostDepth = 8;
 // Less than this left in front of a launch, and the stream may run dry before the launch gets to the card.
 constexpr uint64_t kNearlyDryNs = 20'000;
 
-enum class Feed { kDry, kNearlyDry, kBusy };
+// A stream whose program falls silent without synchronising: the end marker of what it launched last must get there
+// before it runs dry, or idle time would hide inside the segment. So for some segments to come none is left open unless
+// there is work for longer than the settler takes to look (20 us, or 200 while nobody waits).
+constexpr uint64_t kDeepWatchedNs = 60'000;
+constexpr uint64_t kDryInsideNs = 30'000;
+constexpr uint64_t kUsualPauseNs = 5'000;
+constexpr uint32_t kWarySegments = 1024;
+// A program that launches as fast as it can would be slowed down by a marker per launch: some share one all the same.
+constexpr uint64_t kRapidNs = 10'000;
+constexpr uint32_t kRapidDepth = 3;
+
+enum class Feed { kDry, kNearlyDry, kShallow, kDeep };
 
 // Is the stream still busy with what was launched before, so that a new segment may begin at its end? Asking costs a
 // query; without it the time between a drain and its discovery would count as busy. A stream that is about to run dry
 // gets a marker of its own too: the pause until the launch arrives would count otherwise (1 % with kernels of 5 us).
-Feed feed_of(Guest* guest, StreamState* stream, uint64_t now_ns) {
+Feed feed_of(Guest* guest, StreamState* stream, uint64_t now_ns, uint64_t deep_ns, uint64_t* left) {
   CardCompute& card = card_compute(guest, stream->card);
   CUevent last = nullptr;
   Segment* tail = nullptr;
   uint64_t left_ns = 0;
-  uint64_t ran_ns = 0;
   {
     SpinGuard guard(card.lock, guest->seams.waiter);
     tail = stream->pending_tail;
     if (tail != nullptr) last = tail->end;
-    ran_ns = now_ns > stream->head_since_ns ? now_ns - stream->head_since_ns : 0;
-    for (const Segment* one = stream->pending; one != nullptr && left_ns < ran_ns + kNearlyDryNs; one = one->next) {
-      left_ns += one->used_ns.load(std::memory_order_relaxed);
-    }
+    left_ns = left_in_stream(stream, now_ns);
   }
+  *left = left_ns;
   if (tail == nullptr || last == nullptr) return Feed::kDry;
   if (guest->cuda.cuEventQuery(last) != CUDA_ERROR_NOT_READY) return Feed::kDry;
   SpinGuard guard(card.lock, guest->seams.waiter);
   if (stream->pending_tail != tail) return Feed::kDry;
-  return left_ns < ran_ns + kNearlyDryNs ? Feed::kNearlyDry : Feed::kBusy;
+  if (left_ns < kNearlyDryNs) return Feed::kNearlyDry;
+  return left_ns < deep_ns ? Feed::kShallow : Feed::kDeep;
+}
+
+// How many units the next segment may take, as a power of two.
+uint32_t next_depth(const StreamState* stream, Feed feed, bool waited) {
+  // A stream that ran dry because the gate held it back is as well fed as before.
+  if (feed == Feed::kDry) return waited ? stream->depth : 0;
+  const uint32_t deeper = stream->depth < kMostDepth ? stream->depth + 1 : kMostDepth;
+  if (feed == Feed::kDeep || stream->wary == 0) return deeper;
+  if (stream->interval_ns >= kRapidNs) return 0;
+  return deeper < kRapidDepth ? deeper : kRapidDepth;
 }
 
 }  // namespace
+
+uint64_t left_in_stream(const StreamState* stream, uint64_t now_ns) {
+  const uint64_t ran_ns = now_ns > stream->head_since_ns ? now_ns - stream->head_since_ns : 0;
+  uint64_t left_ns = 0;
+  for (const Segment* one = stream->pending; one != nullptr && left_ns < ran_ns + kDeepNs; one = one->next) {
+    left_ns += one->used_ns.load(std::memory_order_relaxed);
+  }
+  return left_ns > ran_ns ? left_ns - ran_ns : 0;
+}
+
+void be_wary(const Guest* guest, StreamState* stream) {
+  if ((guest->compute.mutations & kMutateWary) == 0) stream->wary = kWarySegments;
+}
 
 void add_in_flight(Guest* guest, uint32_t card, uint64_t ns, uint32_t units) {
   page::ComputeSlot& slot = own_slot(guest, card);
@@ -93,17 +125,29 @@ bool open_segment(Guest* guest, StreamState* stream, Estimate* estimate, uint64_
   const uint32_t free_count = guest->cards[stream->card].grant->free_count.load(std::memory_order_relaxed);
   segment->after_free = stream->free_seen != free_count ? 1 : 0;
   stream->free_seen = free_count;
-  Feed feed = feed_of(guest, stream, segment->launched_ns);
-  if ((compute.mutations & kMutateIntervals) != 0) feed = Feed::kBusy;
-  if (feed != Feed::kDry && stream->depth < kMostDepth) ++stream->depth;
-  if (feed != Feed::kBusy || !stream->contiguous || segment->after_free != 0) {
-    // A stream that ran dry because the gate held it back is as well fed as before.
-    if (feed == Feed::kDry && !waited) stream->depth = 0;
+  // Average time between launches.
+  const uint64_t since_ns = segment->launched_ns - stream->opened_ns;
+  const uint64_t interval_ns = since_ns / (stream->closed_units == 0 ? 1 : stream->closed_units);
+  stream->interval_ns = stream->interval_ns - stream->interval_ns / 16 + interval_ns / 16;
+  stream->opened_ns = segment->launched_ns;
+  const bool watched = (stream->gate_seen.load(std::memory_order_relaxed) & page::kGateTurns) != 0 ||
+                       card.waiting.load(std::memory_order_relaxed) != 0;
+  uint64_t left_ns = 0;
+  Feed feed = feed_of(guest, stream, segment->launched_ns, watched ? kDeepWatchedNs : kDeepNs, &left_ns);
+  if ((compute.mutations & kMutateIntervals) != 0) feed = Feed::kDeep;
+  stream->depth = next_depth(stream, feed, waited);
+  const bool paused = segment->launched_ns > stream->last_end_ns + kDryInsideNs;
+  const bool unannounced = feed == Feed::kDry && paused && !waited && !stream->announced && stream->contiguous;
+  if (stream->wary != 0) unannounced ? be_wary(guest, stream) : void(--stream->wary);
+  stream->announced = false;
+  segment->ahead_ns = feed == Feed::kDry ? 0 : left_ns;
+  if (feed == Feed::kDry || feed == Feed::kNearlyDry || !stream->contiguous || segment->after_free != 0) {
     segment->start = take_event(guest, stream->context);
     if (segment->start != nullptr && !record_marker(guest, segment->start, stream)) {
       give_event(stream->context, segment->start);
       segment->start = nullptr;
     }
+    if (feed == Feed::kDry && segment->start != nullptr) segment->marked_ns = now_of(guest);
   }
   stream->contiguous = true;
   SpinGuard guard(card.lock, guest->seams.waiter);
@@ -134,6 +178,11 @@ void close_segment(Guest* guest, StreamState* stream) {
   // What was reserved and not used.
   const uint64_t used = segment->used_ns.load(std::memory_order_relaxed);
   const uint32_t units = segment->units.load(std::memory_order_relaxed);
+  // Its launches took longer than their work and all before it, by more than the pauses of a program that launches as
+  // fast as it can: the stream ran dry in between.
+  const uint64_t paused_ns = kDryInsideNs + units * kUsualPauseNs;
+  stream->closed_units = units;
+  if (units > 1 && now - segment->launched_ns > segment->ahead_ns + used + paused_ns) be_wary(guest, stream);
   SpinGuard guard(card.lock, guest->seams.waiter);
   if (segment->unknown == 0 && used < segment->reserved_ns) {
     drop_in_flight(guest, stream->card, segment->reserved_ns - used, 0);

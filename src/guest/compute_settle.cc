@@ -117,6 +117,7 @@ void settle_segment(Guest* guest, StreamState* stream, Segment* segment, uint64_
     if ((guest->compute.mutations & kMutateMarkerCost) == 0) {
       const uint64_t markers = context->marker_cost_ns * (1 + segment->records.load(std::memory_order_relaxed));
       length = length > markers ? length - markers : 0;
+      length = length > segment->arrival_ns ? length - segment->arrival_ns : 0;
     }
     const uint32_t permille = guest->compute.measure_permille;
     if (permille != 0) length = length * permille / 1000;

@@ -11,19 +11,32 @@ namespace {
 constexpr uint64_t kUrgentNs = 20'000;
 constexpr uint64_t kDrainingNs = 3'000;  // a whole card waits for the end of this
 constexpr uint64_t kRelaxedNs = 400'000;
+constexpr uint64_t kWaryNs = 200'000;  // while a segment is open on a stream that may cease without notice
 constexpr uint64_t kLingerNs = 2'000'000;
 constexpr uint32_t kSleepMemory = 4096;  // a sleep that ended late is remembered for about so many
 constexpr uint64_t kIdleNs = 50'000'000;
 
 struct Round {
   bool work = false;      // something is in flight
+  bool wary = false;      // a segment is open on a stream that may cease without notice
   bool urgent = false;    // somebody waits for it to end
   bool draining = false;  // another container does, or little is in flight: the card would run dry
 };
 
+// On a stream that may cease without notice: will it have run dry by the next look?
+bool runs_dry_soon(Guest* guest, const StreamState* stream, uint64_t now_ns) {
+  CardCompute& card = card_compute(guest, stream->card);
+  if (stream->wary == 0 || card.waiting.load(std::memory_order_relaxed) != 0) return false;
+  SpinGuard guard(card.lock, guest->seams.waiter);
+  return left_in_stream(stream, now_ns) < kDeepNs;
+}
+
 // Marks streams whose open segment has had no launch since the last look, or all when the gate is shut.
-void mark_tails(Guest* guest, uint32_t card_index, bool shut) {
+// True when a segment stays open on a stream that may cease without notice.
+bool mark_tails(Guest* guest, uint32_t card_index, bool shut) {
   CardCompute& card = card_compute(guest, card_index);
+  const uint64_t now = now_of(guest);
+  bool wary = false;
   for (StreamState* stream = card.streams; stream != nullptr; stream = stream->next) {
     Segment* open = stream->open.load(std::memory_order_acquire);
     if (open == nullptr) {
@@ -31,10 +44,15 @@ void mark_tails(Guest* guest, uint32_t card_index, bool shut) {
       continue;
     }
     const uint32_t units = open->units.load(std::memory_order_relaxed);
-    const bool silent = stream->polled_segment == open && stream->polled_units == units;
-    stream->polled_segment = open;
+    const uint64_t launched_ns = open->launched_ns;  // segments are used again: their address tells nothing
+    const bool silent = stream->polled_ns == launched_ns && stream->polled_units == units;
+    stream->polled_ns = launched_ns;
     stream->polled_units = units;
-    if (!silent && !shut) continue;
+    if (silent && !shut) be_wary(guest, stream);
+    if (!silent && !shut && !runs_dry_soon(guest, stream, now)) {
+      wary = wary || stream->wary != 0;
+      continue;
+    }
     // A per-thread stream can only be marked by its own thread.
     if (stream->thread != 0) continue;
     // A first launch loads code and takes long: a marker now would stand before its kernel.
@@ -46,6 +64,7 @@ void mark_tails(Guest* guest, uint32_t card_index, bool shut) {
     }
     stream->owner.store(0, std::memory_order_release);
   }
+  return wary;
 }
 
 Round look_after(Guest* guest, uint32_t card_index) {
@@ -58,7 +77,7 @@ Round look_after(Guest* guest, uint32_t card_index) {
   const page::ComputeSlot& slot = own_slot(guest, card_index);
   if ((slot.activity.load(std::memory_order_relaxed) & page::kDirtyMask) != 0) {
     QuietCapture quiet(guest);
-    mark_tails(guest, card_index, shut);
+    round.wary = mark_tails(guest, card_index, shut);
     settle_card(guest, card_index);
   }
   const governor::InFlight in_flight = governor::sum_in_flight(card_usage(guest, card_index));
@@ -97,6 +116,7 @@ void run(void* argument) {
       const Round round = look_after(guest, card);
       all.work = all.work || round.work;
       all.urgent = all.urgent || round.urgent;
+      all.wary = all.wary || round.wary;
       all.draining = all.draining || round.draining;
       const uint64_t now = now_of(guest);
       for (ContextState* context = card_compute(guest, card).contexts; context != nullptr; context = context->next) {
@@ -115,7 +135,7 @@ void run(void* argument) {
       note_late(compute.settle_late_ns, slept > pause ? slept - pause : 0, kSleepMemory);
       continue;
     }
-    const uint64_t pause = now - last_work < kLingerNs ? kRelaxedNs : kIdleNs;
+    const uint64_t pause = now - last_work >= kLingerNs ? kIdleNs : all.wary ? kWaryNs : kRelaxedNs;
     compute.settler_asleep.store(pause == kIdleNs ? 2 : 1, std::memory_order_seq_cst);
     guest->seams.waiter->wait(reinterpret_cast<const volatile uint32_t*>(&compute.settler_word), word, pause);
     compute.settler_asleep.store(0, std::memory_order_seq_cst);

@@ -32,6 +32,7 @@ CASES = [
     ("clamp", "sync-step-70-gap-20ms", "delivered"),
     ("budget", "sync-pauses-50", "above the quota"),
     ("boundary", "copies-waits-host-functions", "delivered"),
+    ("wary", "pauses-without-sync-30", "delivered"),
     ("union", "lone-30-8-processes", "delivered"),
     ("bases", "lone-30-2-processes", "worst 10 s"),
     ("limits", "share-changed", "worst second"),
