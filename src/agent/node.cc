@@ -224,6 +224,14 @@ bool Node::any_fading() {
   return std::any_of(grants_.begin(), grants_.end(), [](const auto& entry) { return entry.second->fading; });
 }
 
+bool Node::any_waiting() {
+  std::lock_guard guard(mutex_);
+  return std::any_of(grants_.begin(), grants_.end(), [](const auto& entry) {
+    const auto& cards = entry.second->cards;
+    return std::any_of(cards.begin(), cards.end(), [](const GrantCard& card) { return card.watch->any_waiting(); });
+  });
+}
+
 void Node::end_grant(uint64_t id, std::string_view why) {
   auto entry = grants_.find(id);
   if (entry == grants_.end()) return;

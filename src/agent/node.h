@@ -183,6 +183,8 @@ class Node {
   void write_heartbeats(uint64_t now_ns);
   // True: the card should be read soon (somebody's memory is on its way back).
   bool wants_reading(const std::string& uuid);
+  // Of some card, because of the dead.
+  bool any_waiting();
   using Before = std::unordered_map<uint64_t, SlotImages>;  // by grant id
   Before before_reading(const std::string& uuid);
   void card_read(const std::string& uuid, uint64_t now_ns, uint64_t started_ns, const CardReading& reading,

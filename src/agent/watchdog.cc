@@ -33,6 +33,7 @@ void Watchdog::stop() {
     stopping_ = true;
   }
   wake_.notify_all();
+  urgent_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   for (auto& [uuid, thread] : card_threads_) thread.join();  // nobody adds any more: stopping_ is set
@@ -42,6 +43,7 @@ void Watchdog::stop() {
 void Watchdog::probe_loop() {
   do {
     node_.probe(monotonic_ns());
+    if (node_.any_waiting()) urgent_.notify_all();
   } while (sleep_ms(node_.idle() ? 4 * options_.probe_ms : options_.probe_ms));
 }
 
@@ -74,11 +76,11 @@ void Watchdog::card_loop(const std::string& uuid) {
       if (!complained) log::warning("a card cannot be read", {{"reason", reading.error().message}});
       complained = true;
     }
-    // In small steps, so that a death during the pause is followed at once.
-    for (int slept_ms = 0; slept_ms < options_.reading_ms; slept_ms += options_.urgent_ms) {
-      if (!sleep_ms(options_.urgent_ms)) return;
-      if (node_.wants_reading(uuid)) break;
-    }
+    // A death during the pause is followed at once: the probe that finds it says so.
+    if (!sleep_ms(options_.urgent_ms)) return;
+    std::unique_lock guard(mutex_);
+    urgent_.wait_for(guard, std::chrono::milliseconds(options_.reading_ms - options_.urgent_ms),
+                     [&] { return stopping_ || node_.wants_reading(uuid); });
   } while (sleep_ms(0));
 }
 

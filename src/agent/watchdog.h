@@ -19,7 +19,7 @@ struct WatchdogOptions {
   int probe_ms = 25;  // a dead program is noticed within two of these
   int heartbeat_ms = 100;
   int reading_ms = 500;    // of each card
-  int urgent_ms = 20;      // of a card that somebody's memory is coming back from
+  int urgent_ms = 20;      // at least, of a card that somebody's memory is coming back from
   int finding_ms = 1000;   // while a card is lost
   int looking_ms = 30000;  // for cards that are new
   int machine_ms = 1000;   // at the clock and at room in:
@@ -46,7 +46,7 @@ class Watchdog {
   Cards& cards_;
   WatchdogOptions options_;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_, urgent_;  // for all; for the cards' threads, when somebody's memory is coming back
   bool stopping_ = false;
   std::vector<std::thread> threads_;
   std::map<std::string, std::thread> card_threads_;
