@@ -269,7 +269,10 @@ Result<std::vector<Slot>> PodGrants::claim_slots(const OwnerQuestion& question, 
         slot.grant = grant == 0 ? new_grant_id(ids.back(), mistaken) : grant;
       grant = slot.grant;
       if (!(slot == before)) {
-        if (Result<void> saved = save(slot); !saved) return std::move(saved.error());
+        if (Result<void> saved = save(slot); !saved) {
+          slot = before;  // the next try writes it down too
+          return std::move(saved.error());
+        }
       }
       claimed.push_back(slot);
     }

@@ -3,6 +3,7 @@
 Each function is a scene with a node of its own; names on the command line choose some of them."""
 import os
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -327,6 +328,60 @@ def agent_killed_and_back():
         node.kubelet.start_container(running, "main")
         assert node.grant(waiting, "main") == {0: share(5, 10)}
         eventually("the third's are gone", lambda: len(node.grants()) == 2 and len(node.slots()) == 4)
+
+
+def a_full_disk_under_the_state_directory():
+    """What runs goes on, nothing is lost, one line names the directory, and who came meanwhile starts when there is room."""
+    if os.geteuid() != 0:
+        print("left out: a small file system needs root")
+        return
+    with Node() as node:
+        state = f"{node.folder}/state"
+        os.makedirs(state)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=0755", "small", state], check=True)
+        node.start_agent().wait_offered()
+        running = node.make_pod({"main": (10, 30)})
+        node.run(running, "main")
+        filler = os.open(f"{state}/filler", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+        def fill():
+            try:
+                while True:
+                    os.write(filler, bytes(4096))
+            except OSError:
+                pass
+        fill()
+        full = ("event=no-room", state)
+        eventually("a line about it", lambda: node.log_lines(*full))
+        fill()  # the last pages that another processor had set aside
+        for workers in (1, 2):
+            node.kubelet.start_container(running, "main")
+            assert node.grant(running, "main") == {0: share(10, 30)}
+            node.kill_worker()
+            eventually("the next worker takes the grant over", lambda: len(node.log_lines("grant taken over")) == workers)
+            node.wait_offered()
+        eventually("once by each worker", lambda: len(node.log_lines(*full)) == 3)
+        fill()
+        waiting = node.make_pod({"main": (5, 10)})
+        node.kubelet.admit(waiting)  # not failed: the kubelet would not try again
+        eventually("an event", lambda: node.api.event_texts("SluiceSlotNotKept"))
+        refused(node, waiting, "main", "No space left on device")
+        node.kubelet.start_container(running, "main")
+        assert len(node.log_lines(*full)) == 3, "no more than once by each worker"
+        os.ftruncate(filler, 0)
+        os.close(filler)
+        eventually("room again", lambda: node.log_lines("event=room-again", state))
+
+        def starts():
+            try:
+                node.kubelet.start_container(waiting, "main")
+                return node.grant(waiting, "main") == {0: share(5, 10)}
+            except Exception:  # noqa: BLE001
+                return False
+        eventually("the pod that came meanwhile has its share", starts, 30.0)
+        node.delete_pod(running)
+        node.delete_pod(waiting)
+        node.wait_empty()
 
 
 def worker_killed_under_a_stream_of_pods():
@@ -765,7 +820,7 @@ SCENES = [registers_and_describes_the_node, a_driver_that_comes_after_the_agent,
           kubelet_without_get, same_ids_recorded_for_two_pods, containers_of_one_pod, several_cards,
           init_containers_share_the_pods_charge, equal_init_container_with_other_compute,
           a_pod_that_the_watch_does_not_have_yet, a_new_pod_of_an_old_name, without_a_checkpoint_by_elimination, wrong_records_give_no_card,
-          a_card_is_never_given_twice, bound_without_the_scheduler, agent_killed_and_back, worker_killed_under_a_stream_of_pods,
+          a_card_is_never_given_twice, bound_without_the_scheduler, agent_killed_and_back, a_full_disk_under_the_state_directory, worker_killed_under_a_stream_of_pods,
           worker_that_dies_again_and_again, front_killed_alone, agent_ends_politely,
           kubelet_restarts, node_reboots, a_sick_card_keeps_what_is_held, modes_change_while_pods_run,
           unknown_modes_say_so, whole_cards, another_plugin_has_the_whole_cards, others_who_give_out_the_cards, share_mode_sets_no_limit,
