@@ -252,6 +252,7 @@ class Node {
   void look_at_slots(Grant& grant, size_t card, uint64_t now_ns);
   void clear_slots(Grant& grant, size_t card, const std::vector<uint32_t>& slots);
   void publish(Grant& grant, size_t card);
+  void publish_look(Grant& grant, size_t index, uint64_t now_ns);
   void measure_busy(Grant& grant, size_t card, uint64_t now_ns);
   void look_for_strangers(CardUnit& unit, const CardReading& reading);
   void compare_busy(CardUnit& unit, const CardReading& reading);

@@ -1,6 +1,7 @@
 #include "agent/node.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -415,7 +416,9 @@ TEST_F(NodeTest, APageOfAnotherVersionIsNamedInOneSentence) {
   ASSERT_EQ(::pwrite(fd.get(), &other, sizeof(other), offsetof(page::GrantHeader, major)), 2);
   node = make_node(cards);
   ASSERT_EQ(node->list(kSelf).events.size(), 1u);
-  EXPECT_NE(node->list(kSelf).events[0].text.find("page of layout 9.0, this agent writes 1.x"), std::string::npos)
+  EXPECT_NE(
+      node->list(kSelf).events[0].text.find(fmt::format("page of layout 9.{}, this agent writes 1.x", page::kMinor)),
+      std::string::npos)
       << node->list(kSelf).events[0].text;
 }
 

@@ -138,10 +138,9 @@ void Node::look_at_slots(Grant& grant, size_t index, uint64_t now_ns) {
 }
 
 void Node::clear_slots(Grant& grant, size_t index, const std::vector<uint32_t>& slots) {
-  for (uint32_t slot : slots) {
-    grant.pages->clear_slot(static_cast<uint32_t>(index), slot);
-    grant.pages->card(static_cast<uint32_t>(index)).correction_bytes[slot].store(0);
-  }
+  if (slots.empty()) return;
+  publish(grant, index);
+  for (uint32_t slot : slots) grant.pages->clear_slot(static_cast<uint32_t>(index), slot);
 }
 
 void Node::measure_busy(Grant& grant, size_t index, uint64_t now_ns) {
@@ -185,6 +184,22 @@ void Node::publish(Grant& grant, size_t index) {
   page.utilisation_permille.store(static_cast<uint32_t>(card.utilisation * 10 + 0.5));
 }
 
+// What was seen of the container's processes, in one piece with the corrections that follow from it.
+void Node::publish_look(Grant& grant, size_t index, uint64_t now_ns) {
+  const GrantCard& card = grant.cards[index];
+  page::GrantCard& page = grant.pages->card(static_cast<uint32_t>(index));
+  page.look_count.store(page.look_count.load() | 1);
+  publish(grant, index);
+  page.deaths_open.store(card.watch->deaths_open());
+  for (uint32_t word = 0; word < page::kMaxProcesses / 64; ++word) {
+    uint64_t held = 0;
+    for (uint32_t bit = 0; bit < 64; ++bit) held |= uint64_t{card.watch->held(64 * word + bit)} << bit;
+    if (page.held_slots[word].load(std::memory_order_relaxed) != held) page.held_slots[word].store(held);
+  }
+  page.looked_ns.store(now_ns);
+  page.look_count.fetch_add(1);
+}
+
 void Node::probe_grant(Grant& grant, uint64_t now_ns) {
   if (!grant.pages) return;
   mend_page(grant);
@@ -197,7 +212,7 @@ void Node::probe_grant(Grant& grant, uint64_t now_ns) {
   for (size_t i = 0; i < grant.cards.size(); ++i) {
     look_at_slots(grant, i, now_ns);
     measure_busy(grant, i, now_ns);
-    publish(grant, i);
+    publish_look(grant, i, now_ns);
   }
 }
 
@@ -301,8 +316,8 @@ void Node::card_read(const std::string& uuid, uint64_t now_ns, uint64_t started_
       auto images = before.find(id);
       if (images == before.end()) continue;  // granted while the card was being read
       SlotWatch::Found found = card.watch->card_read(now_ns, started_ns, reading, images->second);
+      publish_look(*grant, i, now_ns);
       clear_slots(*grant, i, found.clear);
-      publish(*grant, i);
       const bool whole = grant->record.kind == core::Kind::kWhole || !grant->record.enforced;
       std::optional<std::string> differs = card.watch->difference(whole ? 0 : card.share.memory_mib * (1 << 20));
       if (differs && !whole && !card.differs) {

@@ -46,36 +46,49 @@ SlotWatch::Found SlotWatch::look(uint64_t now_ns, const std::vector<SlotOwner>& 
     if (slot.state == State::kOwned) {
       slot.state = State::kDead;
       slot.dead_since_ns = now_ns;
+      slot.read = false;
       found.died = true;
     } else if (slot.state == State::kEmpty && slot.image.live) {
       // Lived and died between two looks, or before this agent was started.
       slot.state = State::kDead;
       slot.pid = 0;
       slot.dead_since_ns = now_ns;
+      slot.read = false;
       found.died = true;
     }
-    if (slot.state == State::kDead) {
-      // What it said may be gone from the page while the card still has its contexts; its tally is gone with it.
-      uint64_t used = slot.used > 0 ? static_cast<uint64_t>(slot.used) : 0;
-      if (slot.pid != 0) used = std::max(used, slot.counted);
-      const uint64_t said = counted_for(slot.image);
-      slot.correction = used > said ? used - said : 0;
-    }
+    if (slot.state == State::kDead) charge_dead(i, found);
   }
   settle_dead(now_ns, 0, nullptr, found);
   return found;
+}
+
+// What it said may be gone from the page while the card still has its contexts; its tally is gone with it. From the
+// reading on that tells of it the page has no part in its charge: whoever is left may write it.
+void SlotWatch::charge_dead(uint32_t index, Found& found) {
+  Slot& slot = slots_[index];
+  uint64_t used = slot.used > 0 ? static_cast<uint64_t>(slot.used) : 0;
+  if (slot.pid != 0) used = std::max(used, slot.counted);
+  if (slot.read) {
+    if (slot.image.live || slot.image.reserved_bytes > 0) found.clear.push_back(index);
+    slot.image = {};
+  }
+  const uint64_t said = counted_for(slot.image);
+  slot.correction = used > said ? used - said : 0;
 }
 
 // A slot whose page was emptied can be claimed before its last process is off the card. What that one left is charged
 // at a slot that nobody uses.
 void SlotWatch::remember_elsewhere(uint64_t now_ns, uint32_t from, const Owners& owner_of, const SlotImages& images) {
   const Slot& old = slots_[from];
-  if (old.pid == 0 || (old.used <= 0 && old.counted == 0)) return;
+  if (old.pid == 0) return;
   for (uint32_t i = page::kMaxProcesses; i-- > 0;) {
     if (slots_[i].state != State::kEmpty || owner_of[i] != nullptr || images[i].live) continue;
     slots_[i] = old;
     slots_[i].image = {};
-    if (old.state == State::kOwned) slots_[i].dead_since_ns = now_ns;
+    if (old.state == State::kOwned) {
+      slots_[i].dead_since_ns = now_ns;
+      slots_[i].read = false;
+    }
     slots_[i].state = State::kDead;
     return;
   }
@@ -90,8 +103,9 @@ void SlotWatch::settle_dead(uint64_t now_ns, uint64_t started_ns, const CardRead
       free = std::none_of(reading->processes.begin(), reading->processes.end(),
                           [&](const ProcessUse& use) { return use.pid == slot.pid; });
     }
-    // A dead process that nothing is charged for and whose memory was never seen needs no wait.
-    if (!free && slot.used <= 0 && counted_for(slot.image) == 0 && slot.correction == 0) free = true;
+    // A process that nothing is charged for and of which no reading tells needs no wait beyond that reading.
+    if (!free && (slot.read || slot.pid == 0) && slot.used <= 0 && counted_for(slot.image) == 0 && slot.correction == 0)
+      free = true;
     if (!free) continue;
     if (slot.image.live || slot.image.reserved_bytes > 0) found.clear.push_back(i);
     slot = Slot{};
@@ -122,8 +136,10 @@ SlotWatch::Found SlotWatch::card_read(uint64_t now_ns, uint64_t started_ns, cons
     if (slot.state == State::kEmpty || slot.pid == 0) continue;
     auto entry = used_of.find(slot.pid);
     if (slot.state == State::kDead) {
+      slot.read = slot.read || started_ns > slot.dead_since_ns;
       if (entry == used_of.end()) continue;
       if (entry->second != kUnknownBytes) slot.used = entry->second;
+      charge_dead(i, found);
     } else {
       slot.used = entry == used_of.end() ? 0 : entry->second;
       // Reservations go up before the card's figure and down after it: the larger of the two looks at the page is what
@@ -150,6 +166,12 @@ uint64_t SlotWatch::charged_bytes() const {
   uint64_t sum = 0;
   for (const Slot& slot : slots_) sum += counted_for(slot.image) + slot.correction;
   return sum;
+}
+
+uint32_t SlotWatch::deaths_open() const {
+  return static_cast<uint32_t>(std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) {
+    return slot.state == State::kDead && slot.pid != 0 && !slot.read;
+  }));
 }
 
 bool SlotWatch::holds(int64_t pid) const {

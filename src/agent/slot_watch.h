@@ -4,7 +4,8 @@
 //
 //  - A live process is charged what the card spends on it, where that is more than it says: correction = card - page.
 //  - A dead process's bytes stay charged until a reading of the card taken after its death no longer lists it, at most
-//    kDeadHoldNs: the driver frees later than the kernel. Then its slot is cleared.
+//    kDeadHoldNs: the driver frees later than the kernel. Then its slot is cleared. Until a reading has told what it
+//    has there, nobody knows: that is published, and the guests wait with what they want to allocate.
 //  - The page is a file that the tenant may write: where the tally says more, the tally is what counts for the slot, by
 //    the guests' own rule too, so a correction is what the card says beyond both.
 //  - Differences that honest programs do not show are reported.
@@ -53,7 +54,7 @@ class SlotWatch {
 
   struct Found {
     bool died = false;            // a process ended since the last look
-    std::vector<uint32_t> clear;  // slots to be cleared in the page now
+    std::vector<uint32_t> clear;  // slots to be cleared in the page, once the corrections are published
   };
   // Locks and page, many times a second.
   Found look(uint64_t now_ns, const std::vector<SlotOwner>& owners, const SlotImages& images);
@@ -70,6 +71,8 @@ class SlotWatch {
   // Asked for every grant of a card many times a second, so they are counted when something changes.
   bool any_alive() const { return alive_ > 0; }   // some slot's lock is held
   bool any_waiting() const { return dead_ > 0; }  // a dead process is still charged: the card should be read soon
+  uint32_t deaths_open() const;                   // dead processes of which no reading has told since
+  bool held(uint32_t slot) const { return slots_[slot].state == State::kOwned; }  // at the last look
   bool holds(int64_t pid) const;
   std::vector<Process> processes() const;
 
@@ -82,6 +85,7 @@ class SlotWatch {
     State state = State::kEmpty;
     int64_t pid = 0;
     uint64_t dead_since_ns = 0;
+    bool read = false;             // dead, and a reading that began later has told of it
     int64_t used = kUnknownBytes;  // by the card, last reading
     uint64_t correction = 0;
     uint64_t counted = 0;  // what its programs counted for it while it lived, last look
@@ -89,6 +93,7 @@ class SlotWatch {
   };
   using Owners = std::array<const SlotOwner*, page::kMaxProcesses>;
   void remember_elsewhere(uint64_t now_ns, uint32_t from, const Owners& owner_of, const SlotImages& images);
+  void charge_dead(uint32_t index, Found& found);
   void settle_dead(uint64_t now_ns, uint64_t started_ns, const CardReading* reading, Found& found);
   void count();
 

@@ -55,9 +55,16 @@ TEST(SlotWatch, ADeadProcessStaysChargedUntilTheCardNoLongerListsIt) {
   EXPECT_EQ(watch.charged_bytes(), 130 * kMib);
   // A reading that was begun before the death proves nothing.
   EXPECT_TRUE(watch.card_read(110 * kMs, 90 * kMs, reading_of({}), page).clear.empty());
-  EXPECT_TRUE(watch.card_read(130 * kMs, 120 * kMs, reading_of({{42, 130 * kMib}}), page).clear.empty());
+  EXPECT_EQ(watch.correction_bytes(0), 30 * kMib);
+  // From here on its charge is the agent's: what the page says may be changed by whoever is left, and is cleared.
+  found = watch.card_read(130 * kMs, 120 * kMs, reading_of({{42, 130 * kMib}}), page);
+  EXPECT_EQ(found.clear, std::vector<uint32_t>{0});
+  EXPECT_EQ(watch.correction_bytes(0), 130 * kMib);
   EXPECT_EQ(watch.charged_bytes(), 130 * kMib);
-  EXPECT_EQ(watch.card_read(150 * kMs, 140 * kMs, reading_of({}), page).clear, std::vector<uint32_t>{0});
+  EXPECT_EQ(watch.look(135 * kMs, {}, page).clear, std::vector<uint32_t>{0}) << "written again";
+  EXPECT_EQ(watch.correction_bytes(0), 130 * kMib);
+  EXPECT_TRUE(watch.look(140 * kMs, {}, SlotImages{}).clear.empty());
+  watch.card_read(150 * kMs, 145 * kMs, reading_of({}), SlotImages{});
   watch.look(160 * kMs, {}, SlotImages{});
   EXPECT_EQ(watch.charged_bytes(), 0u);
   EXPECT_FALSE(watch.any_waiting());
@@ -101,6 +108,34 @@ TEST(SlotWatch, WhatAProcessLeftIsChargedThoughAnotherHasItsSlot) {
   watch.card_read(60 * kMs, 50 * kMs, reading_of({{43, 64 * kMib}}), emptied);
   EXPECT_EQ(watch.charged_bytes(), 64 * kMib);
   EXPECT_FALSE(watch.any_waiting());
+}
+
+// What a process that ended has on the card is not known before the card has been asked; the guests wait for that.
+TEST(SlotWatch, ADeathIsOpenUntilAReadingTellsOfIt) {
+  SlotWatch watch;
+  const SlotImages emptied{};
+  watch.look(10 * kMs, {{0, 42}}, emptied);
+  EXPECT_TRUE(watch.held(0));
+  EXPECT_EQ(watch.deaths_open(), 0u);
+  watch.look(20 * kMs, {}, emptied);  // it has taken 4 GiB since, of which neither page nor tally has told
+  EXPECT_FALSE(watch.held(0));
+  EXPECT_EQ(watch.deaths_open(), 1u);
+  EXPECT_TRUE(watch.any_waiting());
+  watch.card_read(30 * kMs, 15 * kMs, reading_of({{42, 100 * kMib}}), emptied);
+  EXPECT_EQ(watch.deaths_open(), 1u) << "that reading began before it ended";
+  watch.card_read(50 * kMs, 40 * kMs, reading_of({{42, 4096 * kMib}}), emptied);
+  EXPECT_EQ(watch.deaths_open(), 0u);
+  EXPECT_EQ(watch.charged_bytes(), 4096 * kMib);
+  watch.card_read(90 * kMs, 80 * kMs, reading_of({}), emptied);
+  EXPECT_EQ(watch.charged_bytes(), 0u);
+  EXPECT_FALSE(watch.any_waiting());
+  // The same when another has taken its slot before anybody looked.
+  watch.look(100 * kMs, {{0, 50}}, emptied);
+  watch.look(110 * kMs, {{0, 51}}, emptied);
+  EXPECT_TRUE(watch.held(0));
+  EXPECT_EQ(watch.deaths_open(), 1u);
+  watch.card_read(130 * kMs, 120 * kMs, reading_of({}), emptied);
+  EXPECT_EQ(watch.deaths_open(), 0u);
 }
 
 TEST(SlotWatch, TheHoldEndsAfterTwoSecondsWhateverTheCardSays) {

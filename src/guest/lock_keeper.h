@@ -17,8 +17,9 @@ namespace sluice::guest {
 
 class LockKeeper {
  public:
-  // Sets (F_WRLCK, F_RDLCK) or drops (F_UNLCK) the lock on `bytes` bytes from `start` of the file that `descriptor` names in the
-  // program's table. False: somebody else has part of it, or the kernel would not. Starts the thread at the first call.
+  // Sets (F_WRLCK, F_RDLCK) or drops (F_UNLCK) the lock on `bytes` bytes from `start` of the file that `descriptor`
+  // names in the program's table. False: somebody else has part of it, or the kernel would not. Starts the thread at
+  // the first call.
   bool set(int descriptor, short type, uint64_t start, uint64_t bytes);
   // The file whose locks these are. Between our look at the program's descriptor and the thread's copy of it the
   // program may close it and open another file under its number: such a thread is not kept.

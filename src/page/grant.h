@@ -22,7 +22,7 @@ inline constexpr char kDriverDirectory[] = "/run/sluice/container/driver";
 
 inline constexpr uint64_t kGrantMagic = 0x31544e5247434c53;  // "SLCGRNT1" as little-endian bytes
 inline constexpr uint16_t kMajor = 1;
-inline constexpr uint16_t kMinor = 1;  // 1: what the agent has seen of who lives
+inline constexpr uint16_t kMinor = 1;           // 1: what the agent has seen of who lives
 inline constexpr uint32_t kMaxCards = 16;       // cards per container
 inline constexpr uint32_t kMaxProcesses = 256;  // processes per container and card
 
