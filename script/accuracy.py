@@ -119,6 +119,26 @@ def misses(scenario, result):
     return found
 
 
+LIMITS = """## What no rule makes exact
+
+- One function that takes 5 us and once in 200 launches 20 ms is off by 7 to 8 points in its worst second: nobody can know
+  before which launch it will be.
+- Containers take turns, so a program that keeps the card busy for a part u of its own turn needs its share divided by u of
+  the time. Where it synchronises at every launch, u is what it uses alone: 0.59 with kernels of 30 us, 0.84 with 100 us.
+  30 % of such kernels of 30 us take 51 % of the time: beside 50 % the two do not fit on the card (26.8 of 30 are delivered),
+  beside 70 % it gets u times what is left (16.7; with kernels of 100 us 24.1, of 400 us 28.4). The neighbour keeps its share
+  to 0.3 points. As long as the times add up to no more than the card, both are exact (100 us: 30.0 beside 50).
+- The extreme of that: kernels of some us, each launched on its own some ten us after the last one. Alone they use little of
+  the card; beside neighbours that fill it each launch waits for a turn (2.4 us every 37 us beside 60 %: 2.8 of 7.4 %).
+- A program that pauses and comes back finds the card taken, and waits for up to the rest of a turn of 4 ms: with steps of
+  2.4 ms and pauses as long it gets 0.95 of what it would use alone beside three others of 20 %. High priority mends that.
+- A program that launches far ahead and then works on the host waits at the gate instead, since little more than 1 ms of work is
+  let through at once: 8 ms of kernels launched before 20 ms of work on the host take 28 ms together, not 20.
+- Kernels much shorter than a launch (0.5 us): pauses between them count as busy time up to 5 us and not beyond, so a launch
+  that is a little late decides. Their share is off by up to 5 %; three times slower hosts move this to kernels of 4 us.
+- Containers without shares among themselves, and the policy `native`, are left to the card's own time slices.
+"""
+
 KEYS = """## Scenario files
 
 `sluice-accuracy FILE [--json] [--plot out.svg] [--seeds N] [--seconds S]` runs one scenario, a JSON object:
@@ -179,10 +199,7 @@ def document(path, scenarios, results, ungated, failed, reasons, about):
              f"programs with all gates open (bar {SETTLED_BAR:.1%}). A container without a target has no program of its own",
              "or comes and goes.", "",
              f"Commit {commit.strip()}, {about}", "",
-             "An honest limit that no rule lifts: one function that takes 5 us and once in 200 launches 20 ms is off by 7",
-             "to 8 points in its worst second, since nobody can know before which launch it will be. Another one: kernels of",
-             "one container that wait for each other on one card, under a cap, spend most of their share waiting, since the",
-             "gate closes between them.", ""]
+             *LIMITS.splitlines(), ""]
     if reasons:
         lines += ["## Bars that are missed", ""]
         lines += [f"- `{name}`: {'; '.join(failed[name])}. {reasons.get(name, 'Not explained.')}" for name in failed]
