@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/doctor_checks.h"
+#include "cli/doctor_cluster.h"
 #include "cli/exit_codes.h"
 #include "page/grant.h"
 
@@ -19,7 +20,22 @@ void append(std::vector<Link>& links, std::vector<Link> more) {
   for (Link& link : more) links.push_back(std::move(link));
 }
 
+// Of a cluster or a node's kubelet; in place of the machine's, which need not be a node at all.
+std::vector<Link> examine_kubernetes(const DoctorOptions& options) {
+  std::vector<Link> links;
+  if (!options.kubelet_directory.empty()) links = check_kubelet(options.kubelet_directory, options.cdi_directory);
+  if (!options.cluster) return links;
+  Result<std::unique_ptr<ClusterReader>> cluster = open_cluster(options.kubeconfig, options.context, kClusterRights);
+  if (!cluster)
+    links.push_back({"API server", LinkState::kBroken, cluster.error().message,
+                     "name the cluster's kubeconfig and context as for kubectl (--kubeconfig, --context)"});
+  else
+    append(links, check_cluster(**cluster, {.node = options.node}));
+  return links;
+}
+
 std::vector<Link> examine(const Options& options) {
+  if (options.doctor.cluster || !options.doctor.kubelet_directory.empty()) return examine_kubernetes(options.doctor);
   const bool inside = access(page::kGrantPath, F_OK) == 0;
   std::vector<Link> links = check_place(inside);
   if (!inside) {
@@ -61,7 +77,7 @@ int doctor(const Options& options) {
     if (!link.mend.empty()) fmt::print("        mend: {}\n", link.mend);
   }
   if (broken == 0) {
-    const bool inside = links.front().name == "place";
+    const bool inside = !links.empty() && links.front().name == "place";
     fmt::print("\n{}\n", inside ? "what can be seen from in here holds" : "all links hold");
   } else {
     fmt::print("\n{} broken link{}; the first one is usually why the others are\n", broken, broken == 1 ? "" : "s");

@@ -27,6 +27,9 @@ std::vector<Link> check_pages(const agent::ListAnswer& list);
 // The same where no agent answers: what lies in its run directory.
 std::vector<Link> check_pages_alone(const std::string& run_directory);
 
+// On a node of a cluster: the kubelet's sockets, the runtime's CDI directory, the agent's plugins.
+std::vector<Link> check_kubelet(const std::string& directory, const std::string& cdi_directory);
+
 // Names that the driver exports and the table lacks. Pure; both sorted. Names that programs cannot ask for (not of the
 // cu/nvml families) are left out.
 std::vector<std::string> unknown_names(const std::vector<std::string>& exported, const std::vector<std::string>& known);

@@ -81,6 +81,7 @@ struct Parser {
   void add_run();
   void add_set();
   void add_others();
+  void add_doctor();
   void add_explain();
   void add_verify();
   CLI::App* add(const std::string& name, const std::string& description);
@@ -151,14 +152,37 @@ void Parser::add_others() {
   top->add_flag("--json", options.json, "one JSON object per reading and line");
   cards = add("cards", "List the cards of this machine and what is free on them");
   cards->add_flag("--json", options.json, "print JSON");
-  doctor = add("doctor", "Check driver, kernel, libraries, agent and pages; name the broken link and the mend");
-  doctor->add_flag("--json", options.json, "print JSON");
-  doctor->footer("Exit status: 0 all links hold, 1 a link is broken.");
+  add_doctor();
   // Brings its own machines: no --run-dir.
   demo = app->add_subcommand("demo", "Run the demonstration: two cards, one exclusive, one shared at 30 %");
   demo->set_help_flag("-h,--help", "print this text");
   demo->allow_extras();
   demo->footer("Options after the word demo go to the demonstration itself; script/demo --help lists them.");
+}
+
+void Parser::add_doctor() {
+  doctor = add("doctor", "Check driver, kernel, libraries, agent and pages; name the broken link and the mend");
+  DoctorOptions& o = options.doctor;
+  doctor->add_flag("--cluster", o.cluster,
+                   "check a cluster instead: the agents' word on their nodes, allocatable, scheduler, lease, extender, "
+                   "webhook");
+  doctor->add_option("--kubeconfig", o.kubeconfig, "its kubeconfig file (default as kubectl's); implies --cluster")
+      ->type_name("FILE");
+  doctor->add_option("--context", o.context, "context of the kubeconfig; implies --cluster")->type_name("NAME");
+  doctor->add_option("--node", o.node, "check this node of the cluster alone; implies --cluster")->type_name("NAME");
+  doctor
+      ->add_option("--kubelet-dir", o.kubelet_directory,
+                   "on a node, or in its agent's pod: check the kubelet's sockets, plugins and CDI instead; "
+                   "/var/lib/kubelet as a rule")
+      ->type_name("DIR");
+  doctor->add_option("--cdi-dir", o.cdi_directory, "with --kubelet-dir: where the runtime reads CDI specs")
+      ->type_name("DIR")
+      ->capture_default_str();
+  doctor->add_flag("--json", options.json, "print JSON");
+  doctor->footer(
+      "In a cluster the caller needs 'list' on nodes, pods and mutatingwebhookconfigurations, and 'get' on\n"
+      "services/proxy and leases in sluice-system; what may not be looked at is a note.\n\n"
+      "Exit status: 0 all links hold, 1 a link is broken.");
 }
 
 // Asks a cluster, not this machine's agent: no --run-dir.
@@ -281,6 +305,10 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
   } else if (!rest.empty()) {
     return problem("only sluice run takes a command after --", where, false);
   }
+  DoctorOptions& d = o.doctor;
+  d.cluster = d.cluster || !d.kubeconfig.empty() || !d.context.empty() || !d.node.empty();
+  if (o.verb == Verb::kDoctor && (parser.doctor->count("--cdi-dir") > 0) && d.kubelet_directory.empty())
+    return problem("--cdi-dir goes with --kubelet-dir", where, false);
   // The agent, which works in another folder, takes no relative path.
   if (!o.run_directory.empty()) o.run_directory = std::filesystem::absolute(o.run_directory).lexically_normal();
   if (o.verb == Verb::kSet) {

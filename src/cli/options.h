@@ -53,6 +53,15 @@ struct ExplainOptions {
   std::string ca_file;    // of an https scheduler
 };
 
+struct DoctorOptions {
+  std::string kubeconfig;
+  std::string context;
+  std::string node;
+  std::string kubelet_directory;  // empty: this node's kubelet is not looked at
+  std::string cdi_directory = "/var/run/cdi";
+  bool cluster = false;  // --kubeconfig, --context, --node or --cluster was given
+};
+
 enum class Verb { kRun, kPs, kTop, kSet, kCards, kDoctor, kDemo, kExplain, kVerify };
 
 struct Options {
@@ -64,6 +73,7 @@ struct Options {
   TopOptions top;
   DemoOptions demo;
   ExplainOptions explain;
+  DoctorOptions doctor;
 };
 
 struct ParsedOptions {

@@ -17,6 +17,14 @@ def explain(*arguments):
     return subprocess.run([SLUICE, "explain", *arguments], capture_output=True, text=True, timeout=60)
 
 
+def doctor(cluster, *arguments):
+    """The links by name, and the exit status."""
+    said = subprocess.run([SLUICE, "doctor", "--json", "--kubeconfig", cluster.kubeconfig, *arguments], capture_output=True,
+                          text=True, timeout=120)
+    assert said.returncode in (0, 1) and not said.stderr, said.stderr
+    return {link["link"]: link for link in json.loads(said.stdout)}, said.returncode
+
+
 def add_service(cluster):
     """The Service that deploy/manifests has, with a pod that stands for this machine's scheduler. False where the machine
     has no address but loopback, to which the API server sends nothing."""
@@ -98,6 +106,19 @@ def main():
             assert said.stderr.startswith("sluice explain: ") and said.stderr.count("\n") == 1, said.stderr
         print("ok    every fault has its status and one sentence")
 
+        for name in ("a", "b"):  # as their agents would
+            cluster.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"annotations": {"sluice.dev/mode": "core_mem"}}})
+            cluster.api.patch(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [
+                {"type": kind, "status": "True", "reason": "Test", "message": "made up"}
+                for kind in ("SluiceModeSettled", "SluiceCardsHealthy", "SluiceEnforcing")]}}, "strategic-merge-patch")
+        links, status = doctor(cluster, "--node", "a")
+        assert status == 1 and links["node a"]["state"] == "ok", links
+        assert links["node a"]["found"] == "mode core_mem, 31 units in allocatable", links
+        assert links["scheduler"]["state"] == "broken" and "make-secrets" in links["scheduler"]["mend"], links
+        links, status = doctor(cluster, "--node", "nobody")
+        assert links["node nobody"]["found"] == "the cluster has no such node", links
+        print("ok    doctor: a node that holds, a scheduler without its Service")
+
         if add_service(cluster):
             wait_until(lambda: explain("waits", "--kubeconfig", cluster.kubeconfig).returncode == 0, 20,
                        f"an answer through the API server; {explain('waits', '--kubeconfig', cluster.kubeconfig).stderr}")
@@ -119,6 +140,18 @@ def main():
             said = explain("nobody", "--kubeconfig", cluster.kubeconfig)
             assert said.returncode == 122 and "no live pod" in said.stderr, said.stderr
             print("ok    through the API server's service proxy")
+
+            links, status = doctor(cluster)
+            assert status == 0 and {"node a", "node b", "scheduler"} <= set(links), links
+            assert "has called filter" in links["extender in kube-scheduler"]["found"], links
+            assert links["lease"]["state"] == links["webhook"]["state"] == "note", links
+            cluster.api.patch("/api/v1/nodes/b/status", {"status": {"allocatable": {"aliyun.com/gpu-mem": "0"}}}, "merge-patch")
+            links, status = doctor(cluster)
+            assert status == 1 and "the kubelet offers none" in links["node b"]["found"], links
+            cluster.add_webhook()
+            links, status = doctor(cluster, "--node", "a")
+            assert status == 0 and links["webhook"]["state"] == "ok", links
+            print("ok    doctor: each link of the cluster")
         else:
             print("left out: this machine has no address but loopback for a Service to point at")
 
