@@ -139,7 +139,7 @@ size_t parse_entry(std::string_view text, size_t at, ImageInfo& info) {
     int product = 1;
     std::string_view values = head.substr(found + key.size(), head.find('\n', found) - found - key.size());
     for (std::string_view v = next_word(values, " ,\t"); !v.empty(); v = next_word(values, " ,\t")) {
-      if (const int n = std::atoi(std::string(v).c_str()); n > 0) product *= n;
+      if (const int n = std::atoi(std::string(v).c_str()); n > 0) product = std::min(product * std::min(n, 1024), 1024);
     }
     kernel.max_threads = static_cast<uint32_t>(std::clamp(product, 1, 1024));
   }
@@ -153,7 +153,8 @@ size_t parse_entry(std::string_view text, size_t at, ImageInfo& info) {
     if (rest[i] == ';') ++statements;
   }
   const std::string_view body = rest.substr(open, i - open);
-  for (size_t d = body.find(".reg"); d != std::string_view::npos; d = body.find(".reg", d + 4)) --statements;
+  for (size_t d = body.find(".reg"); d != std::string_view::npos; d = body.find(".reg", d + 4))
+    statements -= std::min(statements, 1u);
   for (size_t d = body.find(".shared "); d != std::string_view::npos; d = body.find(".shared ", d + 8)) {
     const std::string_view line = body.substr(d, body.find(';', d) - d);
     if (line.find('[') == std::string_view::npos || line.find(".align") == std::string_view::npos) continue;
@@ -230,18 +231,23 @@ void read_parameters(std::string_view info, KernelInfo& kernel) {
   for (const auto& [ordinal, parameter] : found) kernel.parameters.push_back(parameter);
 }
 
+// Offsets come from the image and may be anything: sums of them would wrap.
+bool lies_within(uint64_t offset, uint64_t length, size_t size) {
+  return offset <= size && length <= size - offset;
+}
+
 bool read_elf(std::string_view bytes, ImageInfo& info) {
   Elf64_Ehdr header{};
   if (bytes.size() < sizeof header) return false;
   std::memcpy(&header, bytes.data(), sizeof header);
   const auto section = [&](size_t i, Elf64_Shdr* out) {
-    const uint64_t at = header.e_shoff + i * sizeof(Elf64_Shdr);
-    if (at + sizeof *out > bytes.size()) return false;
-    std::memcpy(out, bytes.data() + at, sizeof *out);
+    const uint64_t within = i * sizeof(Elf64_Shdr);  // i has 16 bits
+    if (!lies_within(header.e_shoff, within + sizeof *out, bytes.size())) return false;
+    std::memcpy(out, bytes.data() + header.e_shoff + within, sizeof *out);
     return true;
   };
   Elf64_Shdr names{};
-  if (!section(header.e_shstrndx, &names) || names.sh_offset + names.sh_size > bytes.size()) return false;
+  if (!section(header.e_shstrndx, &names) || !lies_within(names.sh_offset, names.sh_size, bytes.size())) return false;
   const std::string_view strings = bytes.substr(names.sh_offset, names.sh_size);
   const auto name_of = [&](const Elf64_Shdr& s) {
     if (s.sh_name >= strings.size()) return std::string_view{};
@@ -264,7 +270,7 @@ bool read_elf(std::string_view bytes, ImageInfo& info) {
     if (!section(i, &s)) return false;
     const std::string_view name = name_of(s);
     for (KernelInfo& kernel : info.kernels) {
-      if (name == ".nv.info." + kernel.name && s.sh_offset + s.sh_size <= bytes.size()) {
+      if (name == ".nv.info." + kernel.name && lies_within(s.sh_offset, s.sh_size, bytes.size())) {
         read_parameters(bytes.substr(s.sh_offset, s.sh_size), kernel);
       }
       if (name == ".nv.shared." + kernel.name) kernel.shared_bytes = static_cast<uint32_t>(s.sh_size);
