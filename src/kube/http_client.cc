@@ -81,13 +81,21 @@ void set_pem(CURL* curl, CURLoption file_option, CURLoption blob_option, const s
 struct Authority {
   std::string host;
   std::string port = "443";
+  std::string path = {};  // "" or "/..."
 };
 Authority authority_of(const std::string& server) {
-  size_t start = server.find("://");
+  const size_t start = server.find("://");
   std::string rest = start == std::string::npos ? server : server.substr(start + 3);
-  size_t colon = rest.rfind(':');
-  if (colon == std::string::npos || rest.find(']', colon) != std::string::npos) return {rest, "443"};
-  return {rest.substr(0, colon), rest.substr(colon + 1)};
+  Authority found;
+  if (const size_t slash = rest.find('/'); slash != std::string::npos) {  // as behind a proxy that serves many clusters
+    found.path = rest.substr(slash);
+    rest.resize(slash);
+  }
+  const size_t colon = rest.rfind(':');
+  const bool port = colon != std::string::npos && rest.find(']', colon) == std::string::npos;
+  found.host = port ? rest.substr(0, colon) : rest;
+  if (port) found.port = rest.substr(colon + 1);
+  return found;
 }
 
 bool is_certificate_fault(CURLcode code) {
@@ -147,7 +155,7 @@ Result<HttpResponse> HttpClient::send_once(const HttpRequest& request) {
   FreeList connect_to;
   if (!endpoint_.tls_server_name.empty()) {  // the certificate carries another name than the address
     Authority real = authority_of(endpoint_.server);
-    url = fmt::format("https://{}:{}{}", endpoint_.tls_server_name, real.port, request.path);
+    url = fmt::format("https://{}:{}{}{}", endpoint_.tls_server_name, real.port, real.path, request.path);
     std::string rule = fmt::format("{}:{}:{}:{}", endpoint_.tls_server_name, real.port, real.host, real.port);
     connect_to.list = curl_slist_append(nullptr, rule.c_str());
     curl_easy_setopt(curl, CURLOPT_CONNECT_TO, connect_to.list);
