@@ -4,16 +4,13 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "base/steady.h"
 
 namespace sluice::kube {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-
-int64_t steady_ms() {
-  return std::chrono::duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
-}
 
 // metav1.MicroTime.
 std::string micro_time() {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/steady.h"
 
 namespace sluice::kube {
 namespace {
@@ -13,11 +14,6 @@ namespace {
 constexpr int kPageSize = 500;
 constexpr std::chrono::milliseconds kListTimeout{60'000};
 constexpr std::chrono::seconds kWorked{10};  // a watch that was silent for so long and then ended had worked
-
-int64_t steady_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "agent/protocol.h"
+#include "base/json_find.h"
 #include "base/log.h"
 #include "node/delivery.h"
 
@@ -15,51 +16,31 @@ namespace {
 
 constexpr size_t kMaxPods = 10'000;  // a node runs some hundred; more is a server that ignores the field selector
 
-const json::Object* object_at(const json::Object& object, std::string_view key) {
-  const json::Value* value = object.if_contains(key);
-  return value != nullptr && value->is_object() ? &value->get_object() : nullptr;
-}
-
-const json::Array* array_at(const json::Object& object, std::string_view key) {
-  const json::Value* value = object.if_contains(key);
-  return value != nullptr && value->is_array() ? &value->get_array() : nullptr;
-}
-
-std::string text_at(const json::Object& object, std::string_view key) {
-  const json::Value* value = object.if_contains(key);
-  return value != nullptr && value->is_string() ? std::string(value->get_string()) : "";
-}
-
-int64_t number_at(const json::Object& object, std::string_view key) {
-  const json::Value* value = object.if_contains(key);
-  return value != nullptr && value->is_int64() ? value->get_int64() : 0;
-}
-
 void read_states(const json::Object& status, LocalPod& out) {
   for (const char* key : {"initContainerStatuses", "containerStatuses"}) {
-    const json::Array* list = array_at(status, key);
+    const json::Array* list = json::find_array(status, key);
     if (list == nullptr) continue;
     for (const json::Value& item : *list) {
       if (!item.is_object()) continue;
       const json::Object& one = item.get_object();
       ContainerState state;
-      state.container_id = text_at(one, "containerID");
+      state.container_id = json::find_text(one, "containerID");
       if (size_t scheme = state.container_id.find("://"); scheme != std::string::npos)
         state.container_id.erase(0, scheme + 3);
-      state.restarts = number_at(one, "restartCount");
-      if (const json::Object* now = object_at(one, "state"); now != nullptr) {
-        state.running = object_at(*now, "running") != nullptr;
-        if (const json::Object* waits = object_at(*now, "waiting"); waits != nullptr) {
+      state.restarts = json::find_int(one, "restartCount").value_or(0);
+      if (const json::Object* now = json::find_object(one, "state"); now != nullptr) {
+        state.running = json::find_object(*now, "running") != nullptr;
+        if (const json::Object* waits = json::find_object(*now, "waiting"); waits != nullptr) {
           // containerd: "CDI device injection failed: unresolvable CDI devices sluice.dev/grant=..."
-          const std::string message = text_at(*waits, "message");
+          const std::string message = json::find_text(*waits, "message");
           state.cdi_refused = message.find("CDI") != std::string::npos && message.find(kCdiKind) != std::string::npos;
         }
-        if (const json::Object* ended = object_at(*now, "terminated"); ended != nullptr) {
+        if (const json::Object* ended = json::find_object(*now, "terminated"); ended != nullptr) {
           state.terminated = true;
-          state.exit_code = number_at(*ended, "exitCode");
+          state.exit_code = json::find_int(*ended, "exitCode").value_or(0);
         }
       }
-      out.states[text_at(one, "name")] = state;
+      out.states[json::find_text(one, "name")] = state;
     }
   }
 }
@@ -68,17 +49,17 @@ void read_states(const json::Object& status, LocalPod& out) {
 // being changed; what a running container says of itself is not read.
 void read_wishes(const json::Object& spec, LocalPod& out) {
   for (const char* key : {"initContainers", "containers"}) {
-    const json::Array* list = array_at(spec, key);
+    const json::Array* list = json::find_array(spec, key);
     if (list == nullptr) continue;
     for (const json::Value& item : *list) {
       if (!item.is_object()) continue;
-      const json::Array* env = array_at(item.get_object(), "env");
+      const json::Array* env = json::find_array(item.get_object(), "env");
       if (env == nullptr) continue;
       LocalPod::Wishes wishes;
       for (const json::Value& variable : *env) {
         if (!variable.is_object()) continue;
-        const std::string name = text_at(variable.get_object(), "name");
-        const std::string value = text_at(variable.get_object(), "value");
+        const std::string name = json::find_text(variable.get_object(), "name");
+        const std::string value = json::find_text(variable.get_object(), "value");
         if (name == "ALIYUN_COM_GPU_SCHD_WEIGHT") {
           int64_t weight = 0;
           auto [end, code] = std::from_chars(value.data(), value.data() + value.size(), weight);
@@ -90,7 +71,7 @@ void read_wishes(const json::Object& spec, LocalPod& out) {
         if (name == "CGPU_DISABLE") wishes.no_limits = value == "true" || value == "1";  // as cGPU reads it
       }
       if (wishes.weight != 1 || wishes.high_priority || wishes.no_limits)
-        out.wishes[text_at(item.get_object(), "name")] = wishes;
+        out.wishes[json::find_text(item.get_object(), "name")] = wishes;
     }
   }
 }
@@ -142,8 +123,8 @@ Result<LocalPod> decode_local_pod(const json::Value& object) {
   else
     out.request_problem = request.error().message;
   const json::Object& root = object.get_object();
-  if (const json::Object* status = object_at(root, "status"); status != nullptr) read_states(*status, out);
-  if (const json::Object* spec = object_at(root, "spec"); spec != nullptr) read_wishes(*spec, out);
+  if (const json::Object* status = json::find_object(root, "status"); status != nullptr) read_states(*status, out);
+  if (const json::Object* spec = json::find_object(root, "spec"); spec != nullptr) read_wishes(*spec, out);
   return out;
 }
 
@@ -182,8 +163,8 @@ void LocalPods::deleted(json::Value object) {
   {
     std::lock_guard guard(mutex_);
     if (object.is_object()) {
-      if (const json::Object* metadata = object_at(object.get_object(), "metadata"); metadata != nullptr)
-        pods_.erase(text_at(*metadata, "uid"));
+      if (const json::Object* metadata = json::find_object(object.get_object(), "metadata"); metadata != nullptr)
+        pods_.erase(json::find_text(*metadata, "uid"));
     }
   }
   news_.notify_all();

@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 
+#include "base/json_find.h"
 #include "kube/objects.h"
 
 namespace sluice::node {
@@ -15,16 +16,6 @@ constexpr std::array<const char*, 2> kAnnotations{kube::kAnnotationCards, kube::
 constexpr std::array<const char*, 3> kLabels{kLabelCardName, kLabelCardMemory, kLabelCardCount};
 constexpr std::array<const char*, 3> kConditions{kConditionCards, kConditionEnforcing, kConditionMode};
 constexpr size_t kMaxNamed = 5;  // pods named in a condition
-
-const json::Object* object_at(const json::Object& object, std::string_view key) {
-  const json::Value* value = object.if_contains(key);
-  return value != nullptr && value->is_object() ? &value->get_object() : nullptr;
-}
-
-std::string text_at(const json::Object& object, std::string_view key) {
-  const json::Value* value = object.if_contains(key);
-  return value != nullptr && value->is_string() ? std::string(value->get_string()) : "";
-}
 
 int64_t number_of(const std::string& text, int64_t fallback) {
   int64_t value = 0;
@@ -134,39 +125,39 @@ std::pair<int64_t, int64_t> version_in(const std::string& text) {
 
 NodeFacts read_node(const json::Object& node) {
   NodeFacts facts;
-  if (const json::Object* metadata = object_at(node, "metadata"); metadata != nullptr) {
-    if (const json::Object* labels = object_at(*metadata, "labels"); labels != nullptr) {
-      for (const auto& member : *labels) facts.labels.emplace(member.key(), text_at(*labels, member.key()));
+  if (const json::Object* metadata = json::find_object(node, "metadata"); metadata != nullptr) {
+    if (const json::Object* labels = json::find_object(*metadata, "labels"); labels != nullptr) {
+      for (const auto& member : *labels) facts.labels.emplace(member.key(), json::find_text(*labels, member.key()));
     }
-    if (const json::Object* annotations = object_at(*metadata, "annotations"); annotations != nullptr) {
+    if (const json::Object* annotations = json::find_object(*metadata, "annotations"); annotations != nullptr) {
       for (const char* key : kAnnotations) {
-        if (annotations->contains(key)) facts.face.annotations[key] = text_at(*annotations, key);
+        if (annotations->contains(key)) facts.face.annotations[key] = json::find_text(*annotations, key);
       }
     }
   }
   for (const char* key : kLabels) {
     if (auto found = facts.labels.find(key); found != facts.labels.end()) facts.face.labels[key] = found->second;
   }
-  const json::Object* status = object_at(node, "status");
+  const json::Object* status = json::find_object(node, "status");
   if (status == nullptr) return facts;
-  if (const json::Object* info = object_at(*status, "nodeInfo"); info != nullptr) {
-    facts.kubelet_version = text_at(*info, "kubeletVersion");
-    facts.runtime = text_at(*info, "containerRuntimeVersion");
+  if (const json::Object* info = json::find_object(*status, "nodeInfo"); info != nullptr) {
+    facts.kubelet_version = json::find_text(*info, "kubeletVersion");
+    facts.runtime = json::find_text(*info, "containerRuntimeVersion");
   }
-  if (const json::Object* capacity = object_at(*status, "capacity");
+  if (const json::Object* capacity = json::find_object(*status, "capacity");
       capacity != nullptr && capacity->contains(core::kLabelCardCount))
-    facts.face.card_count = number_of(text_at(*capacity, core::kLabelCardCount), -1);
-  if (const json::Object* allocatable = object_at(*status, "allocatable"); allocatable != nullptr)
-    facts.whole_cards_allocatable = number_of(text_at(*allocatable, core::kResourceWholeCards), 0);
+    facts.face.card_count = number_of(json::find_text(*capacity, core::kLabelCardCount), -1);
+  if (const json::Object* allocatable = json::find_object(*status, "allocatable"); allocatable != nullptr)
+    facts.whole_cards_allocatable = number_of(json::find_text(*allocatable, core::kResourceWholeCards), 0);
   const json::Value* conditions = status->if_contains("conditions");
   if (conditions == nullptr || !conditions->is_array()) return facts;
   for (const json::Value& item : conditions->get_array()) {
     if (!item.is_object()) continue;
     const json::Object& one = item.get_object();
     for (const char* type : kConditions) {
-      if (text_at(one, "type") == type)
-        facts.face.conditions[type] = {text_at(one, "status") == "True", text_at(one, "reason"),
-                                       text_at(one, "message")};
+      if (json::find_text(one, "type") == type)
+        facts.face.conditions[type] = {json::find_text(one, "status") == "True", json::find_text(one, "reason"),
+                                       json::find_text(one, "message")};
     }
   }
   return facts;

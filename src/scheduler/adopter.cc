@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "base/steady.h"
 #include "kube/allocation.h"
 #include "scheduler/event_writer.h"
 
@@ -12,10 +13,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kPerPeriod = 10;
-
-int64_t steady_ms() {
-  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string card_words(const core::Placement& placement) {
   std::string out = placement.shares.size() == 1 ? "card" : "cards";

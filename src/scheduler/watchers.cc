@@ -1,6 +1,7 @@
 #include "scheduler/watchers.h"
 
 #include "base/log.h"
+#include "base/steady.h"
 #include "scheduler/event_writer.h"
 
 namespace sluice::scheduler {
@@ -10,10 +11,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kPeriod{100};
 constexpr size_t kWakesPerPeriod = 5;  // 50 patches a second at most
-
-int64_t steady_ms() {
-  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string name_of(const json::Value& object, const char* key) {
   if (!object.is_object()) return "";
