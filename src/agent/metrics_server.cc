@@ -83,7 +83,8 @@ Result<void> MetricsServer::start(const std::string& address_text, std::function
       ::listen(listener_.get(), 128) != 0) {
     const int number = errno;
     Error error = errno_error("cannot serve metrics at", address_text, number);
-    if (number == EADDRINUSE) error.code = ErrorCode::kExists;
+    // Whoever has it need not be an agent, so this is not kExists.
+    if (number == EADDRINUSE) error = unavailable(error.message + "; another program has this port, choose another");
     return error;
   }
   sockaddr_storage bound{};

@@ -101,7 +101,7 @@ TEST(MetricsServer, ServesOnePathAndSaysNoToTheRest) {
   EXPECT_EQ(fetch(server.port(), "\x16\x03\x01 tls?\r\n\r\n").rfind("HTTP/1.1 400", 0), 0u);
   MetricsServer second;
   EXPECT_EQ(second.start("127.0.0.1:" + std::to_string(server.port()), [] { return std::string(); }).error().code,
-            ErrorCode::kExists);
+            ErrorCode::kUnavailable);
   for (const char* wrong : {"9401", "127.0.0.1", "example.org:1", "127.0.0.1:http", "127.0.0.1:99999", "127.0.0.1:"}) {
     MetricsServer other;
     Result<void> started = other.start(wrong, [] { return std::string(); });

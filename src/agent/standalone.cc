@@ -68,12 +68,18 @@ void declare_options(CLI::App& app, Options& options) {
   app.add_option("--guest-dir", options.node.guest_directory,
                  "folder of Sluice's libraries for programs (SLUICE_GUEST_DIR)");
   app.add_option("--memory-unit-mib", options.node.unit_mib, "memory unit of requests, MiB")
+      ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--max-grants-per-card", options.node.max_grants_per_card, "0 = no limit")->check(CLI::Range(0, 4096));
-  app.add_option("--card-order", options.order, "which card first")->check(CLI::IsMember({"binpack", "spread"}));
+  app.add_option("--max-grants-per-card", options.node.max_grants_per_card, "0 = no limit")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 4096));
+  app.add_option("--card-order", options.order, "which card first")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"binpack", "spread"}));
   app.add_flag("--mixed", options.node.mixed, "let memory-only requests share what compute is left beside capped ones");
   app.add_flag("--allow-priority", options.node.allow_priority, "honour weight and high priority of every user");
   app.add_option("--idle-seconds", options.idle_seconds, "leave after this long without grants and callers; 0 = stay")
+      ->capture_default_str()
       ->check(CLI::Range(0, 86400));
   app.add_option("--metrics", options.metrics,
                  "serve Prometheus metrics at IP:PORT, as 127.0.0.1:9401; implies staying");
