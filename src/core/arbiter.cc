@@ -8,7 +8,10 @@ namespace {
 
 constexpr uint32_t kWhole = 1000;
 constexpr uint64_t kLongestUnitNs = 10'000'000'000;
-constexpr uint64_t kLaggardTurnsNs = 100'000'000;  // between the short turns of one that has not drained
+constexpr uint64_t kLaggardTurnsNs = 100'000'000;  // between the short turns of one that has not drained, at first
+constexpr uint64_t kMostLaggardTurnsNs = 1'600'000'000;
+constexpr uint64_t kBelievedUnitNs = 50'000'000;  // without having been seen
+constexpr uint64_t kSeenForNs = 60'000'000'000;
 constexpr double kFirstOfAll = -std::numeric_limits<double>::infinity();
 constexpr double kPriorityLead = 4;  // lags by which a high priority may go ahead of those who wait
 // The losses of hand-overs, per ns of wall time, beside a high priority with and without a cap.
@@ -53,6 +56,7 @@ void Arbiter::put(uint64_t id, uint32_t permille, uint32_t weight, bool high_pri
     ids_.push_back(id);
     entries_.emplace_back();
     entries_.back().finish = virtual_time_;
+    entries_.back().wait_ns = 2.0 * static_cast<double>(kBelievedUnitNs);
   }
   entries_[index].permille = permille >= kWhole ? 0 : permille;
   entries_[index].weight = std::max(1u, weight);
@@ -102,11 +106,14 @@ void Arbiter::observe(uint64_t now_ns, std::span<const ContainerView> views) {
     if (entries_[i].high_priority) priority_turn_ = std::max(priority_turn_, turn);
     if (entries_[i].high_priority && entries_[i].permille == 0) rate = kForgivenUncapped;
   }
-  const double forgiven = rate * static_cast<double>(now_ns - std::min(now_ns, observed_ns_));
+  const double passed = static_cast<double>(now_ns - std::min(now_ns, observed_ns_));
+  const double forgiven = rate * passed;
   observed_ns_ = now_ns;
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     const ContainerView& view = views[i];
+    const double most_wait = 2.0 * static_cast<double>(std::max(kBelievedUnitNs, entry.seen_unit_ns));
+    entry.wait_ns = std::min(entry.wait_ns + share(i) * passed, most_wait);
     const bool slept = !is_active(i, now_ns);
     if (view.waiting || view.dirty) entry.last_active_ns = now_ns;
     const bool active = is_active(i, now_ns);
@@ -127,6 +134,7 @@ void Arbiter::observe(uint64_t now_ns, std::span<const ContainerView> views) {
       entry.counters.overlap_ns += overlap;
       if (static_cast<int>(i) != holder_) charge(i, overlap);  // its own turn is charged as such
       entry.laggard_since_ns = view.dirty ? now_ns : 0;
+      if (!view.dirty) drain_seen(entry, now_ns, now_ns - entry.laggard_from_ns);
     }
   }
 }
@@ -212,7 +220,10 @@ void Arbiter::open(size_t index, uint64_t now_ns, std::span<const ContainerView>
   Entry& entry = entries_[index];
   const bool laggard = entry.laggard_since_ns != 0;
   if (!laggard) virtual_time_ = std::max(virtual_time_, start_tag(index));
-  if (laggard) entry.laggard_turn_ns = now_ns + kLaggardTurnsNs;
+  if (laggard) {
+    entry.laggard_pause_ns = std::min(2 * entry.laggard_pause_ns, kMostLaggardTurnsNs);
+    entry.laggard_turn_ns = now_ns + entry.laggard_pause_ns;
+  }
   holder_ = static_cast<int>(index);
   armed_ = -1;
   phase_ = Phase::kHeld;
@@ -262,7 +273,7 @@ uint64_t Arbiter::expected_end(uint64_t now_ns, const ContainerView& view) const
 bool Arbiter::is_late(uint64_t now_ns, std::span<const ContainerView> views) const {
   const ContainerView& view = views[static_cast<size_t>(holder_)];
   if (!view.dirty || view.due_ns == 0 || entries_[static_cast<size_t>(holder_)].laggard_since_ns != 0) return false;
-  if (now_ns < view.due_ns + settings_.late_ns + 2 * std::min(view.longest_unit_ns, kLongestUnitNs)) return false;
+  if (now_ns < view.due_ns + settings_.late_ns + 2 * believed_unit(static_cast<size_t>(holder_), view)) return false;
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (static_cast<int>(i) != holder_ && class_of(i, views[i], now_ns) >= 2) return true;
   }
@@ -327,21 +338,61 @@ bool Arbiter::step_held(uint64_t now_ns, std::span<const ContainerView> views) {
   return false;
 }
 
+// How long a unit of the container may take. What it says is believed up to 50 ms; beyond that, up to what its drains
+// have been seen to take when they were overrun.
+uint64_t Arbiter::believed_unit(size_t index, const ContainerView& view) const {
+  return std::min({view.longest_unit_ns, kLongestUnitNs, std::max(kBelievedUnitNs, entries_[index].seen_unit_ns)});
+}
+
+// How long the holder's drain is waited for. Two of its units, but others do not stand still for it any longer than its
+// share of the time comes to: whoever has long units is at its gate for as long before the next one.
+uint64_t Arbiter::patience(size_t index, const ContainerView& view) const {
+  const Entry& entry = entries_[index];
+  // Once is enough: a laggard that still has not drained is not waited for at every turn of its.
+  if (entry.laggard_since_ns != 0) return 0;
+  return std::max(settings_.overrun_ns,
+                  std::min(2 * believed_unit(index, view), static_cast<uint64_t>(std::max(0.0, entry.wait_ns))));
+}
+
+void Arbiter::become_laggard(Entry& entry, uint64_t now_ns, uint64_t from_ns) {
+  entry.laggard_from_ns = from_ns;
+  entry.laggard_pause_ns = kLaggardTurnsNs;
+  entry.laggard_turn_ns = now_ns + kLaggardTurnsNs;
+}
+
+void Arbiter::drain_seen(Entry& entry, uint64_t now_ns, uint64_t took_ns) {
+  const uint64_t took = std::min(took_ns, kLongestUnitNs);
+  if (took >= entry.seen_unit_ns || now_ns - entry.seen_at_ns > kSeenForNs) entry.seen_unit_ns = took;
+  if (took >= entry.seen_unit_ns / 2) entry.seen_at_ns = now_ns;
+}
+
+// The holder's drain has ended, or is not waited for any more.
+void Arbiter::spend_wait(uint64_t now_ns) {
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (static_cast<int>(i) == holder_ || entries_[i].eligible_since_ns == 0) continue;
+    entries_[static_cast<size_t>(holder_)].wait_ns -= static_cast<double>(now_ns - closed_ns_);
+    return;
+  }
+}
+
 bool Arbiter::step_draining(uint64_t now_ns, std::span<const ContainerView> views) {
   const size_t held = static_cast<size_t>(holder_);
   const ContainerView& view = views[held];
+  Entry& entry = entries_[held];
   if (!view.dirty) {
+    // Within what was believed: no reason to believe more.
+    if (now_ns - closed_ns_ >= entry.seen_unit_ns / 2) entry.seen_at_ns = now_ns;
+    spend_wait(now_ns);
     end_turn(now_ns);
     return true;
   }
-  // Once is enough: a laggard that still has not drained is not waited for at every turn of its.
-  const bool laggard = entries_[held].laggard_since_ns != 0;
-  const uint64_t patience =
-      laggard ? 0 : std::max(settings_.overrun_ns, 2 * std::min(view.longest_unit_ns, kLongestUnitNs));
-  if (now_ns - closed_ns_ >= patience) {
-    if (!laggard) ++entries_[held].counters.overruns;
-    if (!laggard) entries_[held].laggard_turn_ns = now_ns + kLaggardTurnsNs;
-    entries_[held].laggard_since_ns = now_ns;
+  if (now_ns - closed_ns_ >= patience(held, view)) {
+    if (entry.laggard_since_ns == 0) {
+      ++entry.counters.overruns;
+      become_laggard(entry, now_ns, closed_ns_);
+      spend_wait(now_ns);
+    }
+    entry.laggard_since_ns = now_ns;
     end_turn(now_ns);
     return true;
   }
@@ -440,7 +491,7 @@ const Arbiter::Outcome& Arbiter::step(uint64_t now_ns, std::span<const Container
       if (!views[i].dirty) continue;
       if (holder_ >= 0) {
         entries_[i].laggard_since_ns = now_ns;
-        entries_[i].laggard_turn_ns = now_ns + kLaggardTurnsNs;
+        become_laggard(entries_[i], now_ns, now_ns);
         continue;
       }
       holder_ = static_cast<int>(i);

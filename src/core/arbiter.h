@@ -37,11 +37,12 @@ std::vector<uint32_t> shares_of(ComputePolicy policy, uint32_t max_containers, s
 
 struct ArbiterSettings {
   uint64_t turn_ns = 4'000'000;
-  uint64_t arm_ahead_ns = 200'000;   // the next holder is named this long before the predicted drain
-  uint64_t watch_ns = 1'200'000;     // after a turn's end the keeper spins for the drain this long
-  uint64_t idle_end_ns = 50'000;     // an open and idle holder loses its turn after this
-  uint64_t overrun_ns = 10'000'000;  // or twice the holder's longest unit: then the next starts regardless
-  uint64_t late_ns = 3'000'000;      // and this long after what is in flight should have ended the turn ends early
+  uint64_t arm_ahead_ns = 200'000;  // the next holder is named this long before the predicted drain
+  uint64_t watch_ns = 1'200'000;    // after a turn's end the keeper spins for the drain this long
+  uint64_t idle_end_ns = 50'000;    // an open and idle holder loses its turn after this
+  uint64_t overrun_ns =
+      10'000'000;                // or twice the holder's longest unit, as far as that is believed: then the next starts
+  uint64_t late_ns = 3'000'000;  // and this long after what is in flight should have ended the turn ends early
   uint64_t active_window_ns = 100'000'000;
   uint64_t brief_window_ns = 1'000'000'000;  // for which a high priority that is silent counts as at work
   uint64_t extend_ns = 1'000'000;            // steps in which a turn is prolonged while nobody else is eligible
@@ -131,6 +132,11 @@ class Arbiter {
     uint64_t eligible_since_ns = 0;  // 0: is not
     uint64_t laggard_since_ns = 0;   // overrun and still dirty since; 0: no
     uint64_t laggard_turn_ns = 0;    // no turn before this, while it is one
+    uint64_t laggard_pause_ns = 0;   // before the next of these: longer each time
+    uint64_t laggard_from_ns = 0;    // its gate was closed for the turn that it overran
+    uint64_t seen_unit_ns = 0;       // longest drain beyond a turn that was seen to its end of late
+    uint64_t seen_at_ns = 0;
+    double wait_ns = 0;  // for how long others may be kept waiting for its drains, beyond what is given anyway
     ArbiterCounters counters;
   };
 
@@ -147,6 +153,11 @@ class Arbiter {
   uint64_t expected_end(uint64_t now_ns, const ContainerView& view) const;
   bool is_late(uint64_t now_ns, std::span<const ContainerView> views) const;
   bool step_held(uint64_t now_ns, std::span<const ContainerView> views);
+  uint64_t believed_unit(size_t index, const ContainerView& view) const;
+  uint64_t patience(size_t index, const ContainerView& view) const;
+  void become_laggard(Entry& entry, uint64_t now_ns, uint64_t from_ns);
+  void drain_seen(Entry& entry, uint64_t now_ns, uint64_t took_ns);
+  void spend_wait(uint64_t now_ns);
   bool step_draining(uint64_t now_ns, std::span<const ContainerView> views);
   bool step_free(uint64_t now_ns, std::span<const ContainerView> views);
   void open(size_t index, uint64_t now_ns, std::span<const ContainerView> views);

@@ -21,7 +21,9 @@ struct Program {
   bool high_priority = false;
   bool hangs = false;  // once it runs, its kernel never ends
   bool asks_while_hung = false;
-  bool lies = false;  // says it waits, never launches
+  bool lies = false;            // says it waits, never launches
+  uint64_t says_unit_ns = 0;    // what it calls its longest unit; 0: the truth
+  bool ignores_credit = false;  // its account is as it likes
 
   double credit_ns = 0;
   uint64_t running_ns = 0;  // of the present kernel that is left
@@ -71,7 +73,7 @@ class Model {
       if (!work) program.credit_ns = std::min(program.credit_ns, 30e6);
       const GateDecision& gate = gates_[i];
       const bool open = !gate.turns || gate.open;
-      const bool credit = program.permille == 0 || program.credit_ns > 0 || gate.lent;
+      const bool credit = program.permille == 0 || program.ignores_credit || program.credit_ns > 0 || gate.lent;
       const uint64_t left = gate.turns && gate.turn_end_ns > now_ns_ ? gate.turn_end_ns - now_ns_ : 0;
       const bool fits =
           !gate.turns || left >= program.kernel_ns || (program.kernel_ns > 1'000'000 && left >= 3'000'000);
@@ -101,7 +103,7 @@ class Model {
       view.resume_ns =
           credit ? 0 : now_ns_ + static_cast<uint64_t>((500'000 - program.credit_ns) / std::max(quota, 1e-3));
       view.predicted_drain_ns = now_ns_ + program.running_ns;
-      view.longest_unit_ns = program.kernel_ns;
+      view.longest_unit_ns = program.says_unit_ns != 0 ? program.says_unit_ns : program.kernel_ns;
       views_.resize(programs_.size());
       views_[i] = view;
     }
@@ -256,6 +258,43 @@ TEST(Arbiter, AFalseClaimOfWorkCostsItsAuthor) {
   model.run(5 * kSecondNs);
   // The liar's turns pass idle, but it gets no more of them than its share.
   EXPECT_NEAR(model.share(0), 0.50, 0.02);
+}
+
+TEST(Arbiter, WhatNeverDrainsIsNotWaitedForAsLongAsItSays) {
+  Model model(ComputePolicy::kFixed, {capped(300), capped(700)});
+  Program& liar = model.program(1);
+  liar.hangs = liar.asks_while_hung = true;
+  liar.says_unit_ns = 10 * kSecondNs;
+  liar.busy_from_ns = 1'300'000'000;
+  model.run(4 * kSecondNs);
+  EXPECT_GE(model.share(0), 0.29);
+  EXPECT_LE(model.arbiter().counters(0).longest_wait_ns, 120'000'000u);
+}
+
+// It has shown that its kernels take three seconds, and would always find another one: for three seconds once, and from
+// then on no more than its share.
+TEST(Arbiter, LongUnitsAreWaitedForWithinTheirShare) {
+  Model model(ComputePolicy::kFixed, {capped(300), capped(600, 3 * kSecondNs)});
+  Program& liar = model.program(1);
+  liar.says_unit_ns = 10 * kSecondNs;
+  liar.ignores_credit = true;
+  model.run(20 * kSecondNs);
+  EXPECT_GE(model.arbiter().counters(1).overruns, 1u) << "nothing had to be learned";
+  model.forget();
+  model.run(120 * kSecondNs);
+  EXPECT_GE(model.share(0), 0.28);
+}
+
+TEST(Arbiter, LongKernelsAreLearnedAndThenWaitedFor) {
+  Model model(ComputePolicy::kFixed, {capped(500), capped(300, 400'000'000)});
+  model.run(6 * kSecondNs);
+  model.forget();
+  const uint64_t overruns = model.arbiter().counters(1).overruns, overlap = model.overlap_ns();
+  model.run(60 * kSecondNs);
+  EXPECT_EQ(model.arbiter().counters(1).overruns, overruns);
+  EXPECT_EQ(model.overlap_ns(), overlap);
+  EXPECT_NEAR(model.share(0), 0.50, 0.01);
+  EXPECT_NEAR(model.share(1), 0.30, 0.01);
 }
 
 TEST(Arbiter, LongKernelsBesideShortOnes) {
