@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
 # A tenant at 70 who attacks the compute share of a neighbour at 30: its programs are stopped, traced and frozen with
-# kernels in flight. By the card's own log the neighbour keeps its 30 within 3 points all the time, and the agent is the one
-# it was.
+# kernels in flight, and it writes to its slots what is not so (noise, waiting: hostile_compute.py). By the card's own log
+# the neighbour keeps its 30 within 3 points all the time, and the agent is the one it was.
 #
-#   hostile_compute.sh [ATTACK...]   default: none stopped traced frozen. By name also account, noise and waiting
-#                                    (hostile_compute.py): writes to its account and slots, against which the agent has
-#                                    no more than the event `tampering`
+#   hostile_compute.sh [ATTACK...]   default: none stopped traced frozen noise waiting. By name also account, which keeps
+#                                    the share of the turns' time, not of what is lost between them
 source "$(dirname "$0")/common.sh"
 measured
 
 attacks=("$@")
-[ $# -gt 0 ] || attacks=(none stopped traced frozen)
+[ $# -gt 0 ] || attacks=(none stopped traced frozen noise waiting)
 window_s=${WINDOW_S:-4}
 group=""
 unfreeze() { [ -z "$group" ] || { echo THAWED >"$group/freezer.state" || echo 0 >"$group/cgroup.freeze"; } 2>/dev/null || true; }
