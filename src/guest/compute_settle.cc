@@ -126,7 +126,7 @@ void settle_segment(Guest* guest, StreamState* stream, Segment* segment, uint64_
     if (end > context->present_ns) context->present_ns = end;
     length = own_length(card_usage(guest, stream->card).account, begin, end, length);
     if (units != 0 && segment->mixed.load(std::memory_order_relaxed) == 0)
-      Estimates::learn(segment->first, length / units);
+      Estimates::learn(segment->first, length / units, units);
     note_longest(card, slot, units == 0 ? 0 : length / units, now_ns);
     stream->last_end_ns = end;
   } else {

@@ -10,17 +10,20 @@ namespace {
 
 constexpr uint64_t kUrgentNs = 20'000;
 constexpr uint64_t kDrainingNs = 3'000;  // a whole card waits for the end of this
-constexpr uint64_t kRelaxedNs = 400'000;
+// While nobody waits. A segment that is open must be marked before its stream runs dry; without one there is nothing to
+// do that a launch does not do too.
+constexpr uint64_t kRelaxedNs = 1'000'000;
+constexpr uint64_t kOpenNs = 400'000;
 constexpr uint64_t kWaryNs = 200'000;  // while a segment is open on a stream that may cease without notice
 constexpr uint64_t kLingerNs = 2'000'000;
 constexpr uint32_t kSleepMemory = 4096;  // a sleep that ended late is remembered for about so many
 constexpr uint64_t kIdleNs = 50'000'000;
 
 struct Round {
-  bool work = false;      // something is in flight
-  bool wary = false;      // a segment is open on a stream that may cease without notice
-  bool urgent = false;    // somebody waits for it to end
-  bool draining = false;  // another container does, or little is in flight: the card would run dry
+  bool work = false;               // something is in flight
+  uint64_t pause_ns = kRelaxedNs;  // until the next look, if nothing is urgent
+  bool urgent = false;             // somebody waits for it to end
+  bool draining = false;           // another container does, or little is in flight: the card would run dry
 };
 
 // On a stream that may cease without notice: will it have run dry by the next look?
@@ -31,14 +34,15 @@ bool runs_dry_soon(Guest* guest, const StreamState* stream, uint64_t now_ns) {
   return left_in_stream(stream, now_ns) < kDeepNs;
 }
 
-// Marks streams whose open segment has had no launch since the last look, or all when the gate is shut.
-// True when a segment stays open on a stream that may cease without notice.
-bool mark_tails(Guest* guest, uint32_t card_index, bool shut) {
+// Marks streams whose open segment has had no launch since the last look, or all when the gate is shut. Returns the
+// pause until the next look that the segments left open allow.
+uint64_t mark_tails(Guest* guest, uint32_t card_index, bool shut) {
   CardCompute& card = card_compute(guest, card_index);
   const uint64_t now = now_of(guest);
-  bool wary = false;
+  uint64_t pause_ns = kRelaxedNs;
   for (StreamState* stream = card.streams; stream != nullptr; stream = stream->next) {
     Segment* open = stream->open.load(std::memory_order_acquire);
+    if (stream->wary != 0 && pause_ns > kOpenNs) pause_ns = kOpenNs;
     if (open == nullptr) {
       stream->polled_units = 0;
       continue;
@@ -50,7 +54,8 @@ bool mark_tails(Guest* guest, uint32_t card_index, bool shut) {
     stream->polled_units = units;
     if (silent && !shut) be_wary(guest, stream);
     if (!silent && !shut && !runs_dry_soon(guest, stream, now)) {
-      wary = wary || stream->wary != 0;
+      const uint64_t most_ns = stream->wary != 0 ? kWaryNs : kOpenNs;
+      if (most_ns < pause_ns) pause_ns = most_ns;
       continue;
     }
     // A per-thread stream can only be marked by its own thread.
@@ -64,7 +69,7 @@ bool mark_tails(Guest* guest, uint32_t card_index, bool shut) {
     }
     stream->owner.store(0, std::memory_order_release);
   }
-  return wary;
+  return pause_ns;
 }
 
 Round look_after(Guest* guest, uint32_t card_index) {
@@ -77,7 +82,7 @@ Round look_after(Guest* guest, uint32_t card_index) {
   const page::ComputeSlot& slot = own_slot(guest, card_index);
   if ((slot.activity.load(std::memory_order_relaxed) & page::kDirtyMask) != 0) {
     QuietCapture quiet(guest);
-    round.wary = mark_tails(guest, card_index, shut);
+    round.pause_ns = mark_tails(guest, card_index, shut);
     settle_card(guest, card_index);
   }
   const governor::InFlight in_flight = governor::sum_in_flight(card_usage(guest, card_index));
@@ -116,7 +121,7 @@ void run(void* argument) {
       const Round round = look_after(guest, card);
       all.work = all.work || round.work;
       all.urgent = all.urgent || round.urgent;
-      all.wary = all.wary || round.wary;
+      if (round.pause_ns < all.pause_ns) all.pause_ns = round.pause_ns;
       all.draining = all.draining || round.draining;
       const uint64_t now = now_of(guest);
       for (ContextState* context = card_compute(guest, card).contexts; context != nullptr; context = context->next) {
@@ -135,7 +140,7 @@ void run(void* argument) {
       note_late(compute.settle_late_ns, slept > pause ? slept - pause : 0, kSleepMemory);
       continue;
     }
-    const uint64_t pause = now - last_work >= kLingerNs ? kIdleNs : all.wary ? kWaryNs : kRelaxedNs;
+    const uint64_t pause = now - last_work >= kLingerNs ? kIdleNs : all.pause_ns;
     compute.settler_asleep.store(pause == kIdleNs ? 2 : 1, std::memory_order_seq_cst);
     guest->seams.waiter->wait(reinterpret_cast<const volatile uint32_t*>(&compute.settler_word), word, pause);
     compute.settler_asleep.store(0, std::memory_order_seq_cst);

@@ -15,12 +15,14 @@ struct Estimate {
   std::atomic<uint64_t> key;         // 0: free
   std::atomic<uint32_t> cost_ns;     // moving average, 0: never measured; 4 s at most
   std::atomic<uint32_t> longest_ns;  // longest measured, forgotten slowly
+  std::atomic<uint32_t> measured;    // units, ever; saturates
 };
 
 class Estimates {
  public:
   static constexpr uint32_t kWays = 4;
   static constexpr uint32_t kSets = 4096;
+  static constexpr uint32_t kManyUnits = 1u << 20;
 
   // The entry of a key, made when absent; nullptr only when the kernel has no memory.
   Estimate* entry(uint64_t key) {
@@ -34,8 +36,10 @@ class Estimates {
     return replace(set, key);
   }
 
-  // A unit of this key took `measured_ns`.
-  static void learn(Estimate* entry, uint64_t measured_ns) {
+  // `units` units of this key took `measured_ns` each.
+  static void learn(Estimate* entry, uint64_t measured_ns, uint32_t units) {
+    const uint32_t sure = entry->measured.load(std::memory_order_relaxed);
+    if (sure < kManyUnits) entry->measured.store(sure + units, std::memory_order_relaxed);
     const uint32_t measured = static_cast<uint32_t>(measured_ns < 4'000'000'000u ? measured_ns : 4'000'000'000u);
     const uint32_t before = entry->cost_ns.load(std::memory_order_relaxed);
     int64_t next = measured;
@@ -63,6 +67,7 @@ class Estimates {
     if (victim == nullptr) victim = &set[next_victim_.fetch_add(1, std::memory_order_relaxed) % kWays];
     victim->cost_ns.store(0, std::memory_order_relaxed);
     victim->longest_ns.store(0, std::memory_order_relaxed);
+    victim->measured.store(0, std::memory_order_relaxed);
     victim->key.store(key, std::memory_order_relaxed);
     return victim;
   }
