@@ -150,6 +150,13 @@ class SimUsage final : public agent::UsageView {
   bool finds_dead_;  // false: a mutation
 };
 
+bool has_open_segment(const guest::Guest& guest) {
+  for (const guest::StreamState* stream = guest.compute.cards[0].streams; stream != nullptr; stream = stream->next) {
+    if (stream->open.load() != nullptr && stream->launching.load() == 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 struct ProgramProcess::Seams {
@@ -387,12 +394,14 @@ std::vector<World::Action> World::plan() const {
   return actions;
 }
 
-// Goes on until the container has work on a card, or for 100 ms: stopped or killed just then it does the most harm.
+// Goes on until the container has work on a card whose end is not marked yet, or for 100 ms: stopped or killed just
+// then it does the most harm.
 void World::run_until_busy(size_t container) {
   if (!library_ || pages_[container].empty()) return;
-  const page::UsageCard& usage = pages_[container].back()->usage->cards[0];
   for (const uint64_t end_ns = fibres_->now_ns() + 100'000'000; fibres_->now_ns() < end_ns;) {
-    if (governor::sum_in_flight(usage).dirty != 0) return;
+    for (const std::unique_ptr<ProgramProcess>& process : processes_) {
+      if (process->container == container && !process->killed && has_open_segment(*process->guest)) return;
+    }
     fibres_->run(fibres_->now_ns() + 5'000);
   }
 }
