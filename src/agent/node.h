@@ -237,6 +237,8 @@ class Node {
   void fill_page(Grant& grant);
   GrantAnswer answer_for(const Grant& grant, std::vector<std::string> notes);
   GrantCardAnswer card_answer(const Grant& grant, const GrantCard& card) const;
+  Result<void> check_change(const Peer& peer, Grant& grant, const SetRequest& request);
+  void apply_shares(Grant& grant, const core::Placement& placement, const GrantRecord& like);
   Result<void> check_memory_change(Grant& grant, int64_t units);
 
   // node_pods.cc

@@ -320,17 +320,14 @@ Result<void> Node::check_memory_change(Grant& grant, int64_t units) {
   return {};
 }
 
-Result<GrantStatus> Node::set(const Peer& peer, const SetRequest& request) {
-  std::lock_guard guard(mutex_);
-  Result<Grant*> found = find_own_grant(peer, request.grant);
-  if (!found) return std::move(found.error());
-  Grant& grant = **found;
-  const GrantRecord old_record = grant.record;
+// What of the request cannot be, before anything is counted.
+Result<void> Node::check_change(const Peer& peer, Grant& grant, const SetRequest& request) {
+  const bool share = request.gpu_mem_units || request.core_percent;
   if (!grant.pages || grant.closing || grant.fading) return unavailable("this grant can no longer be changed");
-  if (grant.record.kind == core::Kind::kWhole && (request.gpu_mem_units || request.core_percent)) {
+  if (grant.record.kind == core::Kind::kWhole && share) {
     return invalid(fmt::format("grant '{}' has whole cards; a share of them cannot be changed", grant.record.name));
   }
-  if (!grant.record.pod_uid.empty() && (request.gpu_mem_units || request.core_percent)) {
+  if (!grant.record.pod_uid.empty() && share) {
     return invalid(fmt::format("grant '{}' is a pod's; its manifest says what it gets", grant.record.name));
   }
   if (request.core_percent && grant.record.kind != core::Kind::kMemoryCore) {
@@ -344,11 +341,38 @@ Result<GrantStatus> Node::set(const Peer& peer, const SetRequest& request) {
   }
   if (request.gpu_mem_units) {
     Result<void> fits = check_memory_change(grant, *request.gpu_mem_units);
-    if (!fits) return std::move(fits.error());
+    if (!fits) return fits;
   }
+  for (const GrantCard& card : grant.cards) {
+    if (card.unit == nullptr) return unavailable("a card of this grant is not there now; its share cannot be changed");
+  }
+  return {};
+}
+
+// The grant's shares become these, with the weight and priority of `like`: counted already, visible from here on.
+// (Compute, weight and priority are the keeper's words.)
+void Node::apply_shares(Grant& grant, const core::Placement& placement, const GrantRecord& like) {
+  grant.record.weight = like.weight;
+  grant.record.high_priority = like.high_priority;
+  for (size_t i = 0; i < grant.cards.size(); ++i) {
+    GrantCard& card = grant.cards[i];
+    card.share = placement.shares[i];
+    grant.record.shares[i] = {card.unit->info.uuid, card.share.units, card.share.memory_mib, card.share.core_milli};
+    page::GrantCard& page = grant.pages->card(static_cast<uint32_t>(i));
+    page.memory_limit_bytes.store(limits_of(grant, card).memory_limit_bytes);
+    page.limits_version.fetch_add(1);
+    if (card.unit->keeper) card.unit->keeper->set_share(grant.record.id, share_of(grant, card));
+  }
+}
+
+Result<GrantStatus> Node::set(const Peer& peer, const SetRequest& request) {
+  std::lock_guard guard(mutex_);
+  Result<Grant*> found = find_own_grant(peer, request.grant);
+  if (!found) return std::move(found.error());
+  Grant& grant = **found;
+  if (Result<void> fine = check_change(peer, grant, request); !fine) return std::move(fine.error());
   core::Placement before, after;
   for (GrantCard& card : grant.cards) {
-    if (card.unit == nullptr) return unavailable("a card of this grant is not there now; its share cannot be changed");
     core::Share share = card.share;
     if (request.gpu_mem_units) {
       const int64_t card_mib = card.unit->info.memory_bytes / kMib;
@@ -361,21 +385,6 @@ Result<GrantStatus> Node::set(const Peer& peer, const SetRequest& request) {
     before.shares.push_back(card.share);
     after.shares.push_back(share);
   }
-  auto apply = [&](const core::Placement& placement, const GrantRecord& like) {
-    for (size_t i = 0; i < grant.cards.size(); ++i) {
-      GrantCard& card = grant.cards[i];
-      card.share = placement.shares[i];
-      grant.record.shares[i] = {card.unit->info.uuid, card.share.units, card.share.memory_mib, card.share.core_milli};
-      grant.record.weight = like.weight;
-      grant.record.high_priority = like.high_priority;
-      page::GrantCard& page = grant.pages->card(static_cast<uint32_t>(i));
-      if (grant.record.kind != core::Kind::kWhole) {
-        page.memory_limit_bytes.store(static_cast<uint64_t>(card.share.memory_mib * kMib));
-      }
-      page.limits_version.fetch_add(1);
-      if (card.unit->keeper) card.unit->keeper->set_share(grant.record.id, share_of(grant, card));
-    }
-  };
   Result<void> released = core::release(core_, before);
   if (!released) return std::move(released.error());
   Result<void> taken = core::take(core_, after);
@@ -384,16 +393,17 @@ Result<GrantStatus> Node::set(const Peer& peer, const SetRequest& request) {
     if (!back) log::error("a share was lost while it was changed", {{"reason", back.error().message}});
     return std::move(taken.error());
   }
+  const GrantRecord old_record = grant.record;
   GrantRecord changed = old_record;
   changed.weight = request.weight.value_or(old_record.weight);
   changed.high_priority = request.high_priority.value_or(old_record.high_priority);
-  apply(after, changed);
+  apply_shares(grant, after, changed);
   at(NodePoint::kLimitsChanged);
   // A program may have reserved more between the check and the new limit; from here on it cannot.
   Result<void> settled = request.gpu_mem_units ? check_memory_change(grant, *request.gpu_mem_units) : Result<void>();
   if (settled) settled = write_record(grant);
   if (!settled) {
-    apply(before, old_record);
+    apply_shares(grant, before, old_record);
     Result<void> back = core::release(core_, after);
     if (back) back = core::take(core_, before);
     if (!back) log::error("a share was lost while it was changed", {{"reason", back.error().message}});

@@ -309,6 +309,10 @@ def test_bad_states_are_one_sentence():
         process, report = m.start(run, "--metrics", "here")
         assert report == "" and process.wait(10) == USAGE, report
         assert "expected IP:PORT" in (m.folder / "agent.log").read_text()
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            process, report = m.start(run, "--metrics", f"127.0.0.1:{taken.getsockname()[1]}")
+            assert "another program has this port" in report and "another agent" not in report, report
+            assert process.wait(10) == 1
         _, report = m.start("/dev/null/run")
         assert report.startswith("error "), report
         (m.folder / "empty").mkdir()
