@@ -166,13 +166,16 @@ not_so() {
   disturbed="$1, while others used $others % of a processor"
 }
 
-# undisturbed FUNCTION: waits (a minute at most) until the machine has a processor to spare, and runs the function, which
+# undisturbed FUNCTION: waits (a minute in all of the script) until the machine has a processor to spare, and runs the function, which
 # measures; a second and a third time when it was wrong and disturbed (one that starts programs ends them first:
 # stop_all). Being disturbed three times is no verdict: it says so and counts as skipped.
+patience_s=60
 undisturbed() {
   local may_be_disturbed=1 attempt
   for attempt in 1 2 3; do
-    "$here/machine_load.py" wait $$ "$work" 60
+    local began=$SECONDS
+    "$here/machine_load.py" wait $$ "$work" "$patience_s"
+    patience_s=$((patience_s - (SECONDS - began) > 5 ? patience_s - (SECONDS - began) : 5))
     disturbed=""
     "$@"
     [ -n "$disturbed" ] || return 0
