@@ -6,12 +6,14 @@
     cluster.py stop DIR                 stops it and removes DIR
 
 Several clusters run side by side: every port is taken free from the kernel. Nothing built here is ever shipped.
+SLUICE_KUBE_VERSION=1.34.4 makes it another Kubernetes, built once (a quarter of an hour on two cores).
 """
 
 import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,7 +27,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent.parent
-KUBERNETES_VERSION = "v1.36.3"
+PINNED_VERSION = "v1.36.3"  # of control-plane/go.mod
+KUBERNETES_VERSION = "v" + os.environ.get("SLUICE_KUBE_VERSION", PINNED_VERSION[1:])
 PROGRAMS = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"]
 
 
@@ -43,6 +46,33 @@ def content_key(folder, names=("go.mod", "go.sum", "main.go")):
     for name in names:
         digest.update((folder / name).read_bytes())
     return digest.hexdigest()[:16]
+
+
+def control_plane_module():
+    """The folder of the module that is built: the tree's, or a copy of it for another version of Kubernetes, whose own
+    requirements are worked out once."""
+    pinned = HERE / "control-plane"
+    if KUBERNETES_VERSION == PINNED_VERSION:
+        return pinned
+    if not re.fullmatch(r"v1\.\d+\.\d+", KUBERNETES_VERSION):
+        fail(f"SLUICE_KUBE_VERSION '{KUBERNETES_VERSION[1:]}': expected a version such as 1.34.4")
+    folder = cache_root() / f"control-plane-{KUBERNETES_VERSION}-{content_key(pinned)}"
+    if folder.exists():
+        return folder
+    if shutil.which("go") is None:
+        fail("the program 'go' (1.26 or newer) is needed to build a real control plane; install Go and try again")
+    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    partial.mkdir(parents=True)
+    shutil.copy(pinned / "main.go", partial)
+    # Kubernetes' modules in step, what they need as they say themselves.
+    lines = [line for line in (pinned / "go.mod").read_text().splitlines() if not line.endswith("// indirect")]
+    text = "\n".join(lines).replace(f" {PINNED_VERSION}", f" {KUBERNETES_VERSION}")
+    (partial / "go.mod").write_text(text.replace(f" v0{PINNED_VERSION[2:]}", f" v0{KUBERNETES_VERSION[2:]}") + "\n")
+    result = subprocess.run(["go", "mod", "tidy"], cwd=partial, capture_output=True, text=True)
+    if result.returncode != 0:
+        fail(f"Kubernetes {KUBERNETES_VERSION[1:]} cannot be had as Go modules: {result.stderr.strip()[-600:]}")
+    partial.rename(folder)
+    return folder
 
 
 def go_build(folder, name, ldflags):
@@ -66,10 +96,11 @@ def go_build(folder, name, ldflags):
 
 def build():
     """Returns the folder that holds every program under its own name."""
+    module = control_plane_module()
     etcd = go_build(HERE / "etcd", "etcd", "")
     major, minor = KUBERNETES_VERSION[1:].split(".")[:2]
     stamp = "-X k8s.io/component-base/version."
-    kubernetes = go_build(HERE / "control-plane", "kubernetes",
+    kubernetes = go_build(module, "kubernetes",
                           f"{stamp}gitVersion={KUBERNETES_VERSION} {stamp}gitMajor={major} {stamp}gitMinor={minor} "
                           f"{stamp}gitTreeState=clean")
     programs = kubernetes.parent

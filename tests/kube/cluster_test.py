@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cluster import KUBERNETES_VERSION
+
 HARNESS = Path(__file__).resolve().parent / "cluster.py"
 
 
@@ -44,7 +46,7 @@ def main():
         assert clusters[0]["DIR"] != clusters[1]["DIR"]
         for number, cluster in enumerate(clusters):
             version = json.loads(kubectl(cluster, "version", "-o", "json"))["serverVersion"]["gitVersion"]
-            assert version == "v1.36.3", version
+            assert version == KUBERNETES_VERSION, version
             kubectl(cluster, "create", "namespace", f"only-{number}")
             assert len(running(cluster["DIR"])) == 4, "etcd, API server, controller manager, scheduler"
         for number, cluster in enumerate(clusters):
