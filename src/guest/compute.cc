@@ -338,8 +338,9 @@ void compute_boundary(Guest* guest, CUstream handle, StreamForm form) {
 void compute_sync_stream(Guest* guest, CUstream handle, StreamForm form) {
   StreamState* stream = find_stream(guest, handle, form);
   if (stream == nullptr) return;
+  stream->announced.store(true, std::memory_order_relaxed);
+  if (stream->open.load(std::memory_order_acquire) == nullptr) return;
   StreamOwner owner(stream, guest->seams.waiter);
-  stream->announced = true;
   close_segment(guest, stream);
 }
 
@@ -347,9 +348,10 @@ void compute_sync_all(Guest* guest) {
   ContextState* context = current_context_state(guest);
   if (context == nullptr) return;
   for (StreamState* stream = card_compute(guest, context->card).streams; stream != nullptr; stream = stream->next) {
-    if (stream->context != context || stream->last_end_ns == 0) continue;
+    if (stream->context != context) continue;
+    stream->announced.store(true, std::memory_order_relaxed);
+    if (stream->open.load(std::memory_order_acquire) == nullptr) continue;
     StreamOwner owner(stream, guest->seams.waiter);
-    stream->announced = true;
     close_segment(guest, stream);
   }
 }

@@ -71,17 +71,18 @@ struct StreamState {
   std::atomic<uint32_t> launching;  // launches that passed the gate and are inside the driver: the tail is not yet
   uint64_t segment_ns;              // and this much estimated work
   uint32_t depth;                   // segments take up to 2^depth units
-  uint32_t wary;                    // for so many segments it is foreseen that launches cease without notice
+  std::atomic<uint32_t> wary;       // for so many segments it is foreseen that launches cease without notice
   uint32_t free_seen;               // GrantCard::free_count when a segment was last opened
   uint32_t closed_units;            // of the last segment
   uint64_t opened_ns;               // when it was opened
   uint64_t interval_ns;             // between launches, of late
-  bool announced;                   // the program has waited for it since its last work
+  std::atomic<bool> announced;      // the program has waited for it since its last work
   bool contiguous;                  // the last command was work: the next segment may begin at its end
   bool dirty;                       // counted in the slot's activity
   uint64_t last_end_ns;             // host time of the last settled end marker
   uint64_t head_since_ns;           // when the oldest pending segment got to the head
-  uint64_t polled_ns;               // what the settler saw at its last look: when the open segment began
+  std::atomic<uint32_t> opened;     // segments, ever
+  uint32_t polled_opened;           // what the settler saw at its last look
   uint32_t polled_units;
   Segment* pending;  // closed or open, oldest first
   Segment* pending_tail;

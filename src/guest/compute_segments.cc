@@ -51,9 +51,27 @@ uint32_t next_depth(const StreamState* stream, Feed feed, bool waited) {
   // A stream that ran dry because the gate held it back is as well fed as before.
   if (feed == Feed::kDry) return waited ? stream->depth : 0;
   const uint32_t deeper = stream->depth < kMostDepth ? stream->depth + 1 : kMostDepth;
-  if (feed == Feed::kDeep || stream->wary == 0) return deeper;
+  if (feed == Feed::kDeep || stream->wary.load(std::memory_order_relaxed) == 0) return deeper;
   if (stream->interval_ns >= kRapidNs) return 0;
   return deeper < kRapidDepth ? deeper : kRapidDepth;
+}
+
+// Has the program paused again without notice? The stream is dry and nothing was held back: then it is foreseen for the
+// segments to come as well.
+void note_pause(Guest* guest, StreamState* stream, uint64_t now_ns, bool dry) {
+  const bool announced = stream->announced.exchange(false, std::memory_order_relaxed);
+  const uint32_t wary = stream->wary.load(std::memory_order_relaxed);
+  if (wary == 0) return;
+  uint64_t last_end_ns = 0;
+  {
+    SpinGuard guard(card_compute(guest, stream->card).lock, guest->seams.waiter);
+    last_end_ns = stream->last_end_ns;
+  }
+  if (dry && !announced && stream->contiguous && now_ns > last_end_ns + kDryInsideNs) {
+    be_wary(guest, stream);
+  } else {
+    stream->wary.store(wary - 1, std::memory_order_relaxed);
+  }
 }
 
 }  // namespace
@@ -68,7 +86,7 @@ uint64_t left_in_stream(const StreamState* stream, uint64_t now_ns) {
 }
 
 void be_wary(const Guest* guest, StreamState* stream) {
-  if ((guest->compute.mutations & kMutateWary) == 0) stream->wary = kWarySegments;
+  if ((guest->compute.mutations & kMutateWary) == 0) stream->wary.store(kWarySegments, std::memory_order_relaxed);
 }
 
 void add_in_flight(Guest* guest, uint32_t card, uint64_t ns, uint32_t units) {
@@ -136,10 +154,7 @@ bool open_segment(Guest* guest, StreamState* stream, Estimate* estimate, uint64_
   Feed feed = feed_of(guest, stream, segment->launched_ns, watched ? kDeepWatchedNs : kDeepNs, &left_ns);
   if ((compute.mutations & kMutateIntervals) != 0) feed = Feed::kDeep;
   stream->depth = next_depth(stream, feed, waited);
-  const bool paused = segment->launched_ns > stream->last_end_ns + kDryInsideNs;
-  const bool unannounced = feed == Feed::kDry && paused && !waited && !stream->announced && stream->contiguous;
-  if (stream->wary != 0) unannounced ? be_wary(guest, stream) : void(--stream->wary);
-  stream->announced = false;
+  note_pause(guest, stream, segment->launched_ns, feed == Feed::kDry && !waited);
   segment->ahead_ns = feed == Feed::kDry ? 0 : left_ns;
   if (feed == Feed::kDry || feed == Feed::kNearlyDry || !stream->contiguous || segment->after_free != 0) {
     segment->start = take_event(guest, stream->context);
@@ -150,6 +165,7 @@ bool open_segment(Guest* guest, StreamState* stream, Estimate* estimate, uint64_
     if (feed == Feed::kDry && segment->start != nullptr) segment->marked_ns = now_of(guest);
   }
   stream->contiguous = true;
+  stream->opened.fetch_add(1, std::memory_order_relaxed);
   SpinGuard guard(card.lock, guest->seams.waiter);
   if (stream->pending == nullptr) {
     stream->pending = segment;

@@ -29,7 +29,8 @@ struct Round {
 // On a stream that may cease without notice: will it have run dry by the next look?
 bool runs_dry_soon(Guest* guest, const StreamState* stream, uint64_t now_ns) {
   CardCompute& card = card_compute(guest, stream->card);
-  if (stream->wary == 0 || card.waiting.load(std::memory_order_relaxed) != 0) return false;
+  if (stream->wary.load(std::memory_order_relaxed) == 0 || card.waiting.load(std::memory_order_relaxed) != 0)
+    return false;
   SpinGuard guard(card.lock, guest->seams.waiter);
   return left_in_stream(stream, now_ns) < kDeepNs;
 }
@@ -42,19 +43,20 @@ uint64_t mark_tails(Guest* guest, uint32_t card_index, bool shut) {
   uint64_t pause_ns = kRelaxedNs;
   for (StreamState* stream = card.streams; stream != nullptr; stream = stream->next) {
     Segment* open = stream->open.load(std::memory_order_acquire);
-    if (stream->wary != 0 && pause_ns > kOpenNs) pause_ns = kOpenNs;
+    if (stream->wary.load(std::memory_order_relaxed) != 0 && pause_ns > kOpenNs) pause_ns = kOpenNs;
     if (open == nullptr) {
       stream->polled_units = 0;
       continue;
     }
     const uint32_t units = open->units.load(std::memory_order_relaxed);
-    const uint64_t launched_ns = open->launched_ns;  // segments are used again: their address tells nothing
-    const bool silent = stream->polled_ns == launched_ns && stream->polled_units == units;
-    stream->polled_ns = launched_ns;
+    // Segments are used again: their address tells nothing.
+    const uint32_t opened = stream->opened.load(std::memory_order_relaxed);
+    const bool silent = stream->polled_opened == opened && stream->polled_units == units;
+    stream->polled_opened = opened;
     stream->polled_units = units;
     if (silent && !shut) be_wary(guest, stream);
     if (!silent && !shut && !runs_dry_soon(guest, stream, now)) {
-      const uint64_t most_ns = stream->wary != 0 ? kWaryNs : kOpenNs;
+      const uint64_t most_ns = stream->wary.load(std::memory_order_relaxed) != 0 ? kWaryNs : kOpenNs;
       if (most_ns < pause_ns) pause_ns = most_ns;
       continue;
     }
