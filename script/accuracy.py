@@ -131,7 +131,7 @@ LIMITS = """## What no rule makes exact
 - The extreme of that: kernels of some us, each launched on its own some ten us after the last one. Alone they use little of
   the card; beside neighbours that fill it each launch waits for a turn (2.4 us every 37 us beside 60 %: 2.8 of 7.4 %).
 - A program that pauses and comes back finds the card taken, and waits for up to the rest of a turn of 4 ms: with steps of
-  2.4 ms and pauses as long it gets 0.95 of what it would use alone beside three others of 20 %. High priority mends that.
+  2.4 ms and pauses as long it gets 0.95 of what it would use alone beside three others that use 20 % together. High priority mends that.
 - A request of high priority waits for the kernels that a neighbour has on the card. Beside a trainer that runs for 0.91 of
   the rest of the time, with kernels whose remaining time is 226 us on average (log-normal, 184 us in the mean), that is 0.21
   ms of 17: at most 0.988 of what the server would use alone, whatever the rule. A second kernel in flight, without which
