@@ -4,9 +4,18 @@ import time
 
 import numpy
 from cuda.core import Device, EventOptions, LaunchConfig, ObjectCode, launch
-from client import PTX_TEMPLATE, Client
+from client import PRESSURE, PTX_TEMPLATE, Client
 
 MIB = 1 << 20
+
+
+def pressure(client, device, stream):
+    """Fills memory from the package's pool to its own error and gives it back; what main() does next needs some of it."""
+    pieces, error = client.fill(lambda: device.memory_resource.allocate(32 * MIB, stream=stream), ["out_of_memory"])
+    for piece in pieces:
+        piece.close(stream)
+    stream.sync()
+    client.saw(filled_bytes=len(pieces) * 32 * MIB, error=error)
 
 
 def main():
@@ -15,6 +24,8 @@ def main():
         device.set_current()
         stream = device.create_stream()
         client.check(str(device.uuid).count("-") == 4, f"UUID {device.uuid}")
+        if PRESSURE:
+            pressure(client, device, stream)
         held = device.memory_resource.allocate(48 * MIB, stream=stream)
         code = ObjectCode.from_ptx(PTX_TEMPLATE.encode())
         work, fill = code.get_kernel("work"), code.get_kernel("sluice_fill_u32")

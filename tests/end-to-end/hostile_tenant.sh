@@ -68,3 +68,11 @@ if [ "$(cat "$work/copy.out")" = "done 0" ]; then
   until_is 5000 2 bash -c '"$@" >"$0" 2>&1; echo $?' "$work/inside.out" "${inside[@]}" "$here/cuda.py" alloc 100
 fi
 unharmed "own copy"
+
+# The real pair at its private path, preloaded: the same by an environment variable alone.
+background preload sluice run --gpu-mem 4 --name hostile-preload -- env LD_PRELOAD=/run/sluice/container/driver/real-cuda cuda hold 5000 60
+running preload
+preloader=$(program_of "$pid")
+until_is 15000 yes shown "$preloader"
+say "the real driver, preloaded: it works, and is shown"
+unharmed "preload"
