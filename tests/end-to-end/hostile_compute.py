@@ -51,7 +51,7 @@ def trace(workers):
 
 
 def main(how):
-    workers = [subprocess.Popen(["long_kernels", "--kernel-ms", "5", "--depth", "4", "--seconds", "60"],
+    workers = [subprocess.Popen(["long_kernels", "--kernel-ms", "5", "--depth", "4", "--seconds", "600"],
                                 stdout=subprocess.DEVNULL) for _ in range(2)]
     time.sleep(1.5)
     if any(worker.poll() is not None for worker in workers):
@@ -73,7 +73,7 @@ def main(how):
         trace(workers)
     elif how != "working":
         sys.exit(__doc__)
-    time.sleep(60)
+    time.sleep(600)
 
 
 main(*sys.argv[1:])

@@ -41,7 +41,7 @@ freeze() {
 }
 frozen() { grep -q -x FROZEN "$group/freezer.state" 2>/dev/null || grep -q -x "frozen 1" "$group/cgroup.events" 2>/dev/null; }
 
-background neighbour sluice run --gpu-mem 10 --gpu-core 30 --name neighbour -- long_kernels --kernel-ms 1 --depth 8 --seconds 120
+background neighbour sluice run --gpu-mem 10 --gpu-core 30 --name neighbour -- long_kernels --kernel-ms 1 --depth 8 --seconds 900
 neighbour=$pid
 until_is 10000 1 grants "len([g for g in list['grants'] if g['name'] == 'neighbour' and g['processes']])"
 agent=$(agent_pid)
