@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What others use of this machine's processors while a test measures: by the kernel's own counts, less what the test's
-processes use. Low priority (nice) counts as nothing, since it gives way; what a hypervisor takes away counts.
+processes use. What a hypervisor takes away counts, and so does low priority: it gives way, but not at once.
 
   machine_load.py show ROOT-PID WORK                prints "SECONDS OTHERS": a moment
   machine_load.py since ROOT-PID WORK SECONDS OTHERS   percent of one processor that others used since that moment
@@ -19,8 +19,8 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 def machine_seconds():
     # man proc_stat: user nice system idle iowait irq softirq steal guest guest_nice
-    user, _, system, _, _, irq, softirq, steal = [int(n) for n in pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
-    return (user + system + irq + softirq + steal) / TICK
+    user, nice, system, _, _, irq, softirq, steal = [int(n) for n in pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    return (user + nice + system + irq + softirq + steal) / TICK
 
 
 def own_seconds(root, work):
@@ -33,10 +33,10 @@ def own_seconds(root, work):
             command = pathlib.Path(entry.path, "cmdline").read_bytes()
         except OSError:
             continue
-        pid, nice = int(entry.name), int(fields[16])
+        pid = int(entry.name)
         children.setdefault(int(fields[1]), []).append(pid)
         # With those that have ended and been waited for.
-        used[pid] = sum(int(n) for n in fields[11:15]) if nice <= 0 else int(fields[12]) + int(fields[14])
+        used[pid] = sum(int(n) for n in fields[11:15])
         if work.encode() in command:
             ours.add(pid)
     found, todo = set(), list(ours)
