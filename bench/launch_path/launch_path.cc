@@ -2,8 +2,8 @@
 // a slow moment of the machine hits both, compared by the smallest and the middle batch. With the null driver as one
 // and the library that stands in front of it as the other, the difference is that library's own cost.
 //
-// --count runs exactly N launches against one library and prints nothing: two such runs under an instruction counter
-// (launch_path.py uses valgrind or perf) give instructions per launch, which no other load on the machine disturbs.
+// --step counts the launching thread's instructions instead, launch by launch, which no other load on the machine
+// disturbs. --count runs exactly N launches against one library and prints nothing.
 #include <dlfcn.h>
 #include <time.h>
 
@@ -20,6 +20,7 @@
 
 #include "abi/cuda.h"
 #include "abi/cuda_prototypes.h"
+#include "stepped.h"
 
 namespace {
 
@@ -139,6 +140,28 @@ void work(const Library& library, double seconds, uint64_t sync_every, double ga
       others / wall);
 }
 
+// Instructions of each of so many launches, after so many at full speed that are waited for.
+int step(const std::string& path, uint64_t launches, uint64_t warm_up, uint64_t run_in) {
+  Library library;
+  CUstream stream = nullptr;
+  const auto prepare = [&] {
+    library = open_library(path);
+    check(library.calls.stream_create(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    launch(library, stream, warm_up);
+    check(library.calls.synchronise(stream), "cuStreamSynchronize");
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the library's own threads come to rest
+  };
+  const bench::Stepped stepped = bench::count_stepped(
+      {.prepare = prepare, .one = [&] { launch(library, stream, 1); }, .run_in = run_in, .times = launches});
+  if (!stepped.error.empty()) fail("cannot count instructions: " + stepped.error);
+  std::printf("[");
+  for (size_t i = 0; i < stepped.instructions.size(); ++i) {
+    std::printf("%s%llu", i == 0 ? "" : ",", static_cast<unsigned long long>(stepped.instructions[i]));
+  }
+  std::printf("]\n");
+  return 0;
+}
+
 struct Plan {
   uint64_t batches = 200;
   uint64_t launches = 2000;
@@ -201,6 +224,9 @@ int main(int argc, char** argv) {
   std::string baseline;
   std::string candidate;
   uint64_t count = 0;
+  uint64_t stepped = 0;
+  uint64_t warm_up = 999;
+  uint64_t run_in = 0;
   double work_s = 0;
   uint64_t sync_every = 256;
   double gap_us = 0;
@@ -212,7 +238,12 @@ int main(int argc, char** argv) {
   app.add_option("--threads", threads, "numbers of launching threads")->delimiter(',')->check(CLI::Range(1, 64));
   app.add_option("--batches", plan.batches, "batches per library and thread")->check(CLI::Range(1, 100000));
   app.add_option("--launches", plan.launches, "launches per batch")->check(CLI::Range(1, 100000000));
-  app.add_option("--count", count, "only this many launches against --baseline, for instruction counters");
+  app.add_option("--count", count, "only this many launches against --baseline, and nothing printed");
+  app.add_option("--step", stepped, "instructions of each of so many launches against --baseline, as a JSON list")
+      ->check(CLI::Range(1, 100000));
+  app.add_option("--warm-up", warm_up, "with --step: launches before them, which are waited for");
+  app.add_option("--run-in", run_in,
+                 "with --step: then so many at full speed, from here on with the library's threads standing still");
   app.add_option("--work", work_s,
                  "launch against --baseline for so many seconds, report throughput and processor time")
       ->check(CLI::Range(0.1, 600.0));
@@ -220,6 +251,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40));
   app.add_option("--gap-us", gap_us, "with --work: pause after each synchronisation");
   CLI11_PARSE(app, argc, argv);
+  if (stepped > 0) return step(baseline, stepped, warm_up, run_in);
   const Library first = open_library(baseline);
   if (count > 0) {
     CUstream stream = nullptr;

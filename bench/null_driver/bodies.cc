@@ -6,7 +6,7 @@
 // NULL_DRIVER_TIMED makes one whose streams take time, without a card's queues or locks: a launch adds
 // SLUICE_NULL_KERNEL_NS to its stream's end and returns (after SLUICE_NULL_LAUNCH_NS), an event is stamped at the end
 // of what stands before it and is not ready until then, a record costs its caller SLUICE_NULL_RECORD_NS, a
-// synchronisation waits.
+// synchronisation waits. SLUICE_NULL_SLOW_AFTER=N: from the N-th launch on that time runs 10,000 times slower.
 #include <time.h>
 
 #include <atomic>
