@@ -34,7 +34,8 @@ class Workloads(unittest.TestCase):
     def test_variants(self):
         for program, options in [("llm", ["--build", "nodes"]), ("collective", ["--cards", "1", "--wait", "kernel"]),
                                  ("tiny_kernels", ["--threads", "3", "--per-thread"]),
-                                 ("infer", ["--workers", "3"]), ("train", ["--ahead", "0", "--steps", "3"])]:
+                                 ("infer", ["--workers", "3"]), ("long_kernels", ["--work-ms", "10", "--pause-ms", "20"]),
+                                 ("train", ["--ahead", "0", "--steps", "3"])]:
             result = run(program, "--seconds", "0.1", "--json", *options)
             self.assertEqual((result.returncode, result.stderr), (0, ""), f"{program} {options}")
 
