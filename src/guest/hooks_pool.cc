@@ -10,6 +10,7 @@ namespace sluice::guest {
 namespace {
 
 constexpr uint64_t kHugeBytes = 1ull << 60;
+constexpr uint64_t kPoolChunkBytes = 32ull << 20;  // pools grow by multiples of it where the card has room
 constexpr uint32_t kPoolsAtOnce = 128;  // pools refreshed per call; a program with more is corrected through NVML
 
 uint64_t pool_attribute(Guest* guest, CUmemoryPool pool, CUmemPool_attribute attribute) {
@@ -74,13 +75,32 @@ class PoolTurn {
   Guest* guest_;
 };
 
+uint64_t cached_bytes(Guest* guest, CUmemoryPool pool) {
+  const uint64_t reserved = pool_attribute(guest, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+  const uint64_t used = pool_attribute(guest, pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+  return reserved > used ? reserved - used : 0;
+}
+
+// By how much the pool may grow for an allocation: to be reserved beforehand. Nothing where enough is cached; should
+// the pool grow all the same, because that is in pieces that are too small, the growth is reserved afterwards. Near the
+// limit it would stand on the card above the limit for a moment: there the pool first gives back as much of its cache.
+uint64_t likely_growth(Guest* guest, uint32_t card, CUmemoryPool pool, uint64_t bytes) {
+  const uint64_t cached = cached_bytes(guest, pool);
+  const uint64_t most = round_up(bytes, kPoolChunkBytes);
+  const uint64_t free_bytes = ledger_of(guest, card).view().free_bytes;
+  if (cached < bytes) return free_bytes >= most ? most : round_up(bytes, kBlockBytes);
+  if (free_bytes >= most) return 0;
+  const uint64_t reserved = pool_attribute(guest, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+  const uint64_t missing = most - free_bytes;
+  guest->cuda.cuMemPoolTrimTo(pool, missing < reserved ? reserved - missing : 0);
+  settle_pool(guest, pool, card, 0);
+  return cached_bytes(guest, pool) >= bytes ? 0 : most;
+}
+
 template <typename Call, typename Undo>
 CUresult try_pool(Guest* guest, uint32_t card, CUmemoryPool pool, uint64_t bytes, Call& call, Undo& undo) {
   settle_pool(guest, pool, card, 0);
-  const uint64_t cached = pool_attribute(guest, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) -
-                          pool_attribute(guest, pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
-  // Enough cached: the pool should not grow. Should it still (fragmented), the growth is reserved below, or undone.
-  const uint64_t growth = cached >= bytes ? 0 : round_up(bytes, kBlockBytes);
+  const uint64_t growth = likely_growth(guest, card, pool, bytes);
   if (growth != 0) {
     if (CUresult refused = reserve_memory(guest, card, growth)) return refused;
   }

@@ -18,11 +18,18 @@ def ok(result, *what):
 
 def memory(client):
     """Copies both ways, memset, memory info, out of memory."""
-    free_before, total = ok(driver.cuMemGetInfo(), "cuMemGetInfo")
-    client.check(0 < free_before <= total, f"free {free_before} of {total}")
-    pointer = ok(driver.cuMemAlloc(64 * MIB), "cuMemAlloc")
-    free_after, _ = ok(driver.cuMemGetInfo())
-    client.check(free_before - free_after == 64 * MIB, f"64 MiB cost {free_before - free_after} bytes")
+    free, total = ok(driver.cuMemGetInfo(), "cuMemGetInfo")
+    client.check(0 < free <= total, f"free {free} of {total}")
+
+    def cost():
+        free_before, _ = ok(driver.cuMemGetInfo())
+        made = ok(driver.cuMemAlloc(64 * MIB), "cuMemAlloc")
+        free_after, _ = ok(driver.cuMemGetInfo())
+        if free_before - free_after != 64 * MIB:
+            ok(driver.cuMemFree(made))
+            client.check(False, f"64 MiB cost {free_before - free_after} bytes")
+        return made
+    pointer = client.compare(cost)
     data = bytes(range(256)) * 4096
     ok(driver.cuMemcpyHtoD(pointer, data, len(data)))
     back = bytearray(len(data))
@@ -82,7 +89,7 @@ def shapes(client, pointer):
     ok(driver.cuMemcpyDtoD(pool_pointer, pointer, 4096))
     ok(driver.cuMemFreeAsync(pool_pointer, 0), "cuMemFreeAsync")
     ok(driver.cuCtxSynchronize())
-    virtual_memory(client)
+    client.compare(lambda: virtual_memory(client))
 
 
 def virtual_memory(client):
@@ -155,10 +162,8 @@ def work(client, pointer):
 
 def pressure(client):
     """Fills memory by plain calls and from a pool to the driver's refusal, frees it, and finds it all there again."""
-    free_before, _ = ok(driver.cuMemGetInfo())
-    for take, give in ((lambda: ok(driver.cuMemAlloc(32 * MIB), "cuMemAlloc"), driver.cuMemFree),
-                       (lambda: ok(driver.cuMemAllocAsync(32 * MIB, 0), "cuMemAllocAsync"),
-                        lambda pointer: driver.cuMemFreeAsync(pointer, 0))):
+    def fill(take, give):
+        free_before, _ = ok(driver.cuMemGetInfo())
         pieces, error = client.fill(take, ["error_out_of_memory"])
         for pointer in pieces:
             ok(give(pointer))
@@ -167,7 +172,11 @@ def pressure(client):
         free_after, _ = ok(driver.cuMemGetInfo())
         client.check(free_after == free_before, f"{free_before} bytes were free, {free_after} are afterwards")
         client.check(len(pieces) * 32 * MIB > free_before - 64 * MIB, f"only {len(pieces)} pieces of 32 MiB were given")
-    client.saw(filled_bytes=len(pieces) * 32 * MIB, error=error)
+        client.saw(filled_bytes=len(pieces) * 32 * MIB, error=error)
+
+    client.compare(lambda: fill(lambda: ok(driver.cuMemAlloc(32 * MIB), "cuMemAlloc"), driver.cuMemFree))
+    client.compare(lambda: fill(lambda: ok(driver.cuMemAllocAsync(32 * MIB, 0), "cuMemAllocAsync"),
+                                lambda pointer: driver.cuMemFreeAsync(pointer, 0)))
 
 
 def main():

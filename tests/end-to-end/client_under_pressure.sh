@@ -15,7 +15,12 @@ import json, sys
 print(sum(p['resident_bytes'] for p in json.load(sys.stdin)['processes'] if p['pid'] == $program))"; }
 within 5000 eval '[ "$(held)" -gt $((8000 << 20)) ]' || fail "the neighbour does not hold its memory: $(held)"
 before=$(held)
+used() { sluice-sim show "$SLUICE_SIM_DIR/card0" --json | python3 -c "
+import json, sys
+print(sum(p['resident_bytes'] for p in json.load(sys.stdin)['processes']))"; }
 for client in "${clients[@]}"; do
+  # What the client before had is on the card until the driver has torn it down, which the card's row of the log shows.
+  within 10000 eval '[ "$(used)" = "$before" ]' || fail "the card holds $(used) bytes, the neighbour $before"
   python3 "$SLUICE_SOURCE/tests/clients/run_clients.py" "$client" --pressure --cards "$SLUICE_SIM_DIR" --total-bytes $((limit_mib << 20)) \
     --beside-bytes "$before" \
     --prefix "$SLUICE_BUILD/bin/sluice run -q --gpu-mem 1 --gpu-core 30 --" || fail "client $client"
