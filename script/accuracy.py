@@ -135,7 +135,7 @@ LIMITS = """## What no rule makes exact
 - A request of high priority waits for the kernels that a neighbour has on the card. Beside a trainer that runs for 0.91 of
   the rest of the time, with kernels whose remaining time is 226 us on average (log-normal, 184 us in the mean), that is 0.21
   ms of 17: at most 0.988 of what the server would use alone, whatever the rule. A second kernel in flight, without which
-  the card runs dry after each, takes the rest: 0.978 to 0.982, the row's bar is 0.975. Letting the second one in only just
+  the card runs dry after each, takes the rest: 0.978 to 0.982 of runs of 14 to 60 s, the row's bar is 0.98. Letting the second one in only just
   before the first ends gave 0.982, and took 4 points of the card from a trainer without a share.
 - A program that launches far ahead and then works on the host waits at the gate instead, since little more than 1 ms of work is
   let through at once: 8 ms of kernels launched before 20 ms of work on the host take 28 ms together, not 20.
