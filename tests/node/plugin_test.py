@@ -533,6 +533,21 @@ def a_sick_card_keeps_what_is_held():
         assert list(node.grant(fresh, "main").values()) == [(32510, 0)], node.grant(fresh, "main")
 
 
+def a_card_that_cannot_be_limited_is_not_offered():
+    """In exclusive-process mode one program has the card: said by a condition, and taken back when the mode is."""
+    import subprocess
+    with serving(cards=2) as node:
+        sim = [f"{fake_node.BUILD}/bin/sluice-sim", "set", f"{node.driver}/state/card0"]
+        subprocess.run([*sim, "exclusive_process=1"], check=True, stdout=subprocess.DEVNULL)
+        node.wait_offered(31, 100)
+        condition = eventually("condition", lambda: (lambda c: c if c["status"] == "False" else None)(node.api.condition("SluiceEnforcing")))
+        assert condition["reason"] == "ExclusiveProcessMode" and "card 0" in condition["message"], condition
+        assert [c["healthy"] for c in node.cards()] == [False, True]
+        subprocess.run([*sim, "exclusive_process=0"], check=True, stdout=subprocess.DEVNULL)
+        node.wait_offered(62, 200)
+        eventually("condition", lambda: node.api.condition("SluiceEnforcing")["status"] == "True")
+
+
 def modes_change_while_pods_run():
     mode = "ack_node_gpu_schedule".replace("_", ".")
     with serving(options=["--whole-cards"]) as node:
@@ -822,7 +837,8 @@ SCENES = [registers_and_describes_the_node, a_driver_that_comes_after_the_agent,
           a_pod_that_the_watch_does_not_have_yet, a_new_pod_of_an_old_name, without_a_checkpoint_by_elimination, wrong_records_give_no_card,
           a_card_is_never_given_twice, bound_without_the_scheduler, agent_killed_and_back, a_full_disk_under_the_state_directory, worker_killed_under_a_stream_of_pods,
           worker_that_dies_again_and_again, front_killed_alone, agent_ends_politely,
-          kubelet_restarts, node_reboots, a_sick_card_keeps_what_is_held, modes_change_while_pods_run,
+          kubelet_restarts, node_reboots, a_sick_card_keeps_what_is_held,
+          a_card_that_cannot_be_limited_is_not_offered, modes_change_while_pods_run,
           unknown_modes_say_so, whole_cards, another_plugin_has_the_whole_cards, others_who_give_out_the_cards, share_mode_sets_no_limit,
           delivery_by_environment, old_runtime_with_cdi_says_so, an_agent_without_the_api_server_offers_again,
           clean_up_leaves_nothing, churn, malformed_calls]
