@@ -148,7 +148,9 @@ def left_over(node):
     return found
 
 
-def wait_nothing_left(cluster, node, seconds=30):
+def wait_nothing_left(cluster, node, seconds=150):
+    """What was prepared for a pod that the kubelet then turned away, or that was deleted before it began, is kept for two
+    minutes: nobody says that it will not come."""
     try:
         cluster.wait_for(lambda: not left_over(node), seconds, "nothing left")
     except AssertionError:
